@@ -1,0 +1,1 @@
+"""What is measured: each module is one probe."""

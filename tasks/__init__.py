@@ -1,0 +1,1 @@
+"""What is learned: each folder is one task."""

@@ -1,0 +1,69 @@
+"""What a bigram task can be."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from tasks.bigram.corpus import SHAKESPEARE
+from toytf.plugins import TaskConfig
+
+
+class BigramConfig(TaskConfig):
+    """Bigram text in which each trigger is always followed by an output drawn anew for every sequence."""
+
+    implementation: ClassVar[str] = "tasks.bigram.task:BigramTask"
+    roles: ClassVar[tuple[str, ...]] = (
+        "all",
+        "in_context",
+        "untrapped",
+        "clean_start",
+        "first_seen",
+        "trigger",
+        "global",
+    )
+
+    kind: Literal["bigram"]
+    seq_len: int = Field(default=256, ge=2)
+    """Input tokens per sequence, T."""
+    n_triggers: PositiveInt = 5
+    triggers: Literal["fixed", "random"] = "fixed"
+    """fixed: the most frequent characters; random: drawn per sequence by frequency, without replacement."""
+    trigger_offset: NonNegativeInt = 0
+    """With fixed triggers, skip this many of the most frequent characters."""
+    outputs: Literal["uniform", "bigram"] = "uniform"
+    """The law of a trigger's output: uniform over the vocabulary, or what follows the trigger in the corpus."""
+    no_repeat: bool = False
+    """Never let a trigger be its own output."""
+    show_latents: bool = False
+    """Put the triggers of the sequence in front of it."""
+    corpus: str = SHAKESPEARE
+    """The table that ships, or the path of a UTF-8 text file."""
+    n_tokens: int = Field(default=65, ge=2)
+    """Vocabulary: at most this many characters, the most frequent ones."""
+
+    @field_validator("corpus")
+    @classmethod
+    def _corpus_exists(cls, corpus: str) -> str:
+        if corpus == SHAKESPEARE:
+            return corpus
+        path = Path(corpus).expanduser().resolve()
+        if not path.is_file():
+            raise ValueError(f'no such text file (give a path, or "{SHAKESPEARE}" for the table that ships)')
+        return str(path)
+
+    @model_validator(mode="after")
+    def _triggers_fit(self) -> "BigramConfig":
+        if self.n_triggers + self.trigger_offset > self.n_tokens:
+            raise ValueError(
+                f"n_triggers + trigger_offset = {self.n_triggers + self.trigger_offset} "
+                f"exceeds n_tokens = {self.n_tokens}"
+            )
+        if self.trigger_offset and self.triggers == "random":
+            raise ValueError("trigger_offset has an effect only with triggers: fixed")
+        if self.show_latents and self.seq_len < self.n_triggers + 2:
+            raise ValueError(
+                f"show_latents puts {self.n_triggers} triggers in front: seq_len must be at least "
+                f"{self.n_triggers + 2}, got {self.seq_len}"
+            )
+        return self

@@ -1,0 +1,50 @@
+"""What can be had on a bigram batch without induction, and what the best predictor gets."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from toytf.task import Batch, Reference
+
+
+def most_frequent_so_far(tokens: Int[Tensor, "batch position"], n_tokens: int) -> Int[Tensor, "batch position"]:
+    """argmax_k #{s ≤ t: z_s = k} at every position t."""
+    counts = torch.zeros(len(tokens), n_tokens, device=tokens.device)
+    one = torch.ones(len(tokens), 1, device=tokens.device)
+    modes = []
+    for t in range(tokens.shape[1]):
+        counts.scatter_add_(1, tokens[:, t : t + 1], one)
+        modes.append(counts.argmax(1))
+    return torch.stack(modes, dim=1)
+
+
+def heuristic_accuracies(batch: Batch, n_tokens: int) -> dict[str, float]:
+    """Accuracy of the trivial heuristics on the positions that induction should solve."""
+    guesses = {"repeat": batch.tokens, "most_frequent": most_frequent_so_far(batch.tokens, n_tokens)}
+    return {
+        f"{role}_accuracy/{name}": float((guess == batch.targets)[batch.roles[role]].float().mean())
+        for role in ("in_context", "untrapped")
+        for name, guess in guesses.items()
+    }
+
+
+def optimal_levels(
+    batch: Batch, bigram: Float[Tensor, "token token"], output_law: Float[Tensor, "token token"]
+) -> dict[str, Reference]:
+    """The best loss and accuracy by role, knowing the triggers: copy, else the output law, else the bigram law.
+
+    Averaged over the positions of a sample; chance is a uniform guess.
+    """
+    known = batch.roles["in_context"]
+    law = torch.where(batch.roles["first_seen"][..., None], output_law[batch.tokens], bigram[batch.tokens])
+    loss = torch.special.entr(law).sum(-1).masked_fill(known, 0.0)
+    accuracy = law.amax(-1).masked_fill(known, 1.0)
+    n = len(bigram)
+    levels: dict[str, Reference] = {}
+    for role, mask in batch.roles.items():
+        if mask.any():
+            levels[f"eval/{role}_loss"] = Reference(float(loss[mask].mean()), math.log(n))
+            levels[f"eval/{role}_accuracy"] = Reference(float(accuracy[mask].mean()), 1 / n)
+    return levels

@@ -1,0 +1,106 @@
+"""The memories of an induction head (Bietti et al. 2023), in the vectors of a given model.
+
+    W_KQ1 = Σ_t p_t p_{t−1}ᵀ          layer 1 attends to the previous position
+    W_KQ2 = Σ_{k ∈ Q} e_k ẽ_kᵀ        layer 2 attends to where the previous token was this trigger; ẽ = W_OV1 e
+    W_OV2 = Σ_k u_k e_kᵀ              layer 2 copies the attended token to the output
+
+Q is the trigger set, or every token when triggers are random. The feed-forward part of layer 2, if any, should hold the
+bigram table: softmax_y(u_yᵀ F(e_z)) = π_b(y|z).
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from toytf.memory import Association
+from toytf.models.transformer import Slot, ToyTransformer
+from toytf.task import Memory
+
+if TYPE_CHECKING:
+    from tasks.bigram.task import BigramTask
+
+EARLY = 64
+"""The positions that the view `64` of W_KQ1 is restricted to: early ones are learned first."""
+
+
+def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memory]:
+    """The memories this model has room for: layer 1 needs positions, layer 2 a second layer."""
+    memories: dict[str, Memory] = {}
+    if model.pos_embed is not None:
+        p = model.pos_embed.W_pos.detach()
+        memories["W_KQ1"] = Memory(
+            previous_position(p, _first_outputs(task)),
+            Slot("KQ", 0),
+            views={
+                "causal": previous_position(p, causal=True),
+                str(EARLY): previous_position(p[:EARLY]),
+                f"{EARLY}_causal": previous_position(p[:EARLY], causal=True),
+            },
+        )
+    if model.config.n_layers < 2:
+        return memories
+    e, u = model.embed.W_E.detach(), model.unembed.W_U.detach().T
+    names = task.token_names
+    everything = torch.arange(len(e), device=e.device)
+    triggers = everything if task.fixed_triggers is None else task.fixed_triggers
+    remapped = model.read(Slot("OV", 0), e).detach()
+    memories["W_KQ2"] = Memory(
+        _same_token(e, remapped, triggers, names, task.trigger_law[triggers]),
+        Slot("KQ", 1),
+    )
+    output_frequency = task.trigger_law / task.trigger_law.sum() @ task.output_law
+    memories["W_OV2"] = Memory(_same_token(e, u, everything, names, output_frequency), Slot("OV", 1))
+    if model.feed_forward(1) is not None:
+        used = torch.ones(len(e), dtype=torch.bool, device=e.device)
+        if task.fixed_triggers is not None:
+            used[task.fixed_triggers] = False
+        law = task.bigram[used]
+        likeliest = law.argmax(1)
+        stored = Association(
+            e[used],
+            u,
+            likeliest,
+            weights=task.unigram[used],
+            key_names=tuple(name for name, kept in zip(names, used.tolist(), strict=True) if kept),
+            value_names=names,
+        )
+        memories["FF2"] = Memory(stored, Slot("FF", 1), law=law)
+    return memories
+
+
+def previous_position(
+    p: Float[Tensor, "position d_model"], weights: Float[Tensor, "position"] | None = None, *, causal: bool = False
+) -> Association:
+    """Position t ≥ 2 recalls t − 1 among the positions 1 … T−1; causal: among those not after t."""
+    T = len(p)
+    query, key = torch.arange(1, T, device=p.device), torch.arange(T - 1, device=p.device)
+    return Association(
+        keys=p[1:],
+        values=p[:-1],
+        targets=key,
+        weights=None if weights is None else weights[1:],
+        candidates=key <= query[:, None] if causal else None,
+        key_names=tuple(f"t={t}" for t in range(2, T + 1)),
+        value_names=tuple(f"t={t}" for t in range(1, T)),
+    )
+
+
+def _same_token(
+    keys: Float[Tensor, "token d"],
+    values: Float[Tensor, "token d"],
+    tokens: Int[Tensor, "n"],
+    names: tuple[str, ...],
+    weights: Float[Tensor, "n"],
+) -> Association:
+    """Each of the given tokens recalls itself among them."""
+    chosen = tuple(names[token] for token in tokens.tolist())
+    n = torch.arange(len(tokens), device=tokens.device)
+    return Association(keys[tokens], values[tokens], n, weights, key_names=chosen, value_names=chosen)
+
+
+def _first_outputs(task: "BigramTask") -> Float[Tensor, "position"]:
+    """How often a position holds the first output of a trigger: there the previous position must be found."""
+    first_seen = task.survey.roles["first_seen"].float().mean(0)
+    return torch.nn.functional.pad(first_seen[:-1], (1, 0))

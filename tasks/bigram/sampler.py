@@ -1,0 +1,77 @@
+"""Draw many Markov chains with triggers at once, on the device, by alias tables."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class AliasTable:
+    """Walker's alias method for every row of a stochastic matrix: one uniform number per draw.
+
+    Row i puts mass 1/n on each column j and gives the part above `keep[i, j]` of it to `other[i, j]`.
+    """
+
+    keep: Float[Tensor, "row column"]
+    other: Int[Tensor, "row column"]
+
+    @classmethod
+    def build(cls, law: NDArray[np.float64], device: torch.device) -> "AliasTable":
+        """Prepare the rows of a stochastic matrix."""
+        n_rows, n = law.shape
+        keep, other = np.ones((n_rows, n)), np.tile(np.arange(n), (n_rows, 1))
+        for row in range(n_rows):
+            mass = law[row] * n / law[row].sum()
+            small, large = list(np.flatnonzero(mass < 1)), list(np.flatnonzero(mass >= 1))
+            while small and large:
+                low, high = small.pop(), large.pop()
+                keep[row, low], other[row, low] = mass[low], high
+                mass[high] -= 1 - mass[low]
+                (small if mass[high] < 1 else large).append(high)
+        return cls(torch.tensor(keep, dtype=torch.float32, device=device), torch.tensor(other, device=device))
+
+    def split(self, uniform: Float[Tensor, "*shape"]) -> tuple[Int[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+        """Turn uniform numbers into a column and the height within it."""
+        scaled = uniform * self.keep.shape[1]
+        column = scaled.long().clamp_(max=self.keep.shape[1] - 1)
+        return column, scaled - column
+
+    def draw(
+        self, rows: Int[Tensor, "*shape"], column: Int[Tensor, "*shape"], height: Float[Tensor, "*shape"]
+    ) -> Int[Tensor, "*shape"]:
+        """One draw from each given row."""
+        cell = rows * self.keep.shape[1] + column
+        return torch.where(height < self.keep.take(cell), column, self.other.take(cell))
+
+
+def draw_without_replacement(
+    law: Float[Tensor, "n"], batch: int, k: int, generator: torch.Generator
+) -> Int[Tensor, "batch k"]:
+    """k successive draws without replacement per row (the largest k of log p + Gumbel noise follow that law)."""
+    exponential = torch.empty(batch, len(law), device=law.device).exponential_(generator=generator)
+    return (law.log() - exponential.log()).topk(k).indices
+
+
+def draw_chains(
+    first: AliasTable,
+    transition: AliasTable,
+    output_of: Int[Tensor, "batch token"],
+    length: int,
+    generator: torch.Generator,
+) -> Int[Tensor, "batch length"]:
+    """z_1 ~ first; z_{t+1} = output_of[b, z_t] where that is ≥ 0 (a trigger), else ~ transition(·|z_t)."""
+    batch, n = output_of.shape
+    uniform = torch.rand(length, batch, generator=generator, device=output_of.device)
+    column, height = transition.split(uniform)
+    start_of_row = torch.arange(batch, device=output_of.device) * n
+    token = first.draw(torch.zeros_like(start_of_row), column[0], height[0])
+    chain = [token]
+    for t in range(1, length):
+        forced = output_of.take(start_of_row + token)
+        token = torch.where(forced >= 0, forced, transition.draw(token, column[t], height[t]))
+        chain.append(token)
+    return torch.stack(chain, dim=1)

@@ -1,0 +1,164 @@
+"""Bigram induction (Bietti et al. 2023): learn the bigrams of a text, and copy what followed a trigger before.
+
+One sequence with the fixed triggers `e` and `t`, which drew the outputs `k` and `e`:
+
+    position    1  2  3  4  5  6  7  8  9 10 11
+    token       h  e  k  a  t  e  k  ␠  t  e  k
+    counter     0  1  0  0  1  2  0  0  2  3  0     how often this trigger has been seen, itself included
+    role        g  f  g  g  f  c  g  g  c  c  g     global, first_seen (output not yet known), in_context (copy it)
+
+A trigger whose outputs lead through triggers only, such as `a → a`, never lets the chain go: such sequences are
+*trapped*, and a model that merely repeats gets them right. `untrapped` is in_context without them; `clean_start` is
+in_context on sequences whose first token is no trigger (the ideal construction has no previous token there).
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tasks.bigram.config import BigramConfig
+from tasks.bigram.corpus import load_table
+from tasks.bigram.floors import heuristic_accuracies, optimal_levels
+from tasks.bigram.memories import bigram_memories
+from tasks.bigram.sampler import AliasTable, draw_chains, draw_without_replacement
+from toytf.errors import UserError
+from toytf.models.transformer import ToyTransformer
+from toytf.randomness import generator as stream
+from toytf.task import Batch, Memory, Reference, Task
+
+_VISIBLE = {" ": "␠", "\n": "⏎", "\t": "⇥"}
+
+
+class BigramTask(Task):
+    """Bigram text with triggers; see the module for one sequence drawn out."""
+
+    config: BigramConfig
+
+    def __init__(self, config: BigramConfig, device: torch.device) -> None:
+        super().__init__(config, device)
+        table = load_table(config.corpus, config.n_tokens)
+        n = len(table.characters)
+        if config.n_triggers + config.trigger_offset > n:
+            raise UserError(
+                f"task.n_triggers + task.trigger_offset = {config.n_triggers + config.trigger_offset}, "
+                f"but the corpus has only {n} characters"
+            )
+        self.n_positions = config.seq_len
+        self.token_names = self.output_names = tuple(
+            _VISIBLE.get(character, character) for character in table.characters
+        )
+        output = np.full((n, n), 1 / n) if config.outputs == "uniform" else table.bigram.copy()
+        if config.no_repeat:
+            np.fill_diagonal(output, 0)
+            alone = output.sum(1) == 0
+            output[alone] = 1 - np.eye(n)[alone]
+            output /= output.sum(1, keepdims=True)
+        self.unigram = self._tensor(table.unigram)
+        self.bigram = self._tensor(table.bigram)
+        self.output_law = self._tensor(output)
+        self._first = AliasTable.build(table.unigram[None], device)
+        self._transition = AliasTable.build(table.bigram, device)
+        self._output = AliasTable.build(output, device)
+
+    def _tensor(self, values: NDArray[np.float64]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
+
+    @property
+    def fixed_triggers(self) -> Int[Tensor, "trigger"] | None:
+        """The triggers that every sequence has, if they are fixed; tokens are numbered by frequency."""
+        if self.config.triggers == "random":
+            return None
+        first = self.config.trigger_offset
+        return torch.arange(first, first + self.config.n_triggers, device=self.device)
+
+    @property
+    def trigger_law(self) -> Float[Tensor, "token"]:
+        """How often each token is a trigger that occurs, up to scale: π_u, on the triggers if they are fixed."""
+        if self.fixed_triggers is None:
+            return self.unigram
+        return torch.zeros_like(self.unigram).index_copy(0, self.fixed_triggers, self.unigram[self.fixed_triggers])
+
+    def sample(self, n: int, generator: torch.Generator) -> Batch:
+        """Draw n sequences, all at once, on the generator's device."""
+        config, k = self.config, self.config.n_triggers
+        if self.fixed_triggers is None:
+            triggers = draw_without_replacement(self.unigram, n, k, generator)
+        else:
+            triggers = self.fixed_triggers.expand(n, k)
+        uniform = torch.rand(triggers.shape, generator=generator, device=self.device)
+        outputs = self._output.draw(triggers, *self._output.split(uniform))
+        output_of = torch.full((n, len(self.token_names)), -1, device=self.device).scatter(1, triggers, outputs)
+
+        shown = k if config.show_latents else 0
+        chain = draw_chains(self._first, self._transition, output_of, config.seq_len + 1 - shown, generator)
+        z = torch.cat([triggers, chain], dim=1) if shown else chain
+        tokens, targets = z[:, :-1], z[:, 1:]
+
+        counter = count_triggers(tokens[:, shown:], triggers)
+        trapped = contains_trapped(tokens[:, shown:], triggers, output_of)
+        clean_start = output_of.gather(1, chain[:, :1]) < 0
+        if shown:
+            counter = torch.cat([torch.full_like(triggers, -1), counter], dim=1)  # −1: shown, not scored
+        in_context = counter >= 2
+        roles = {
+            "all": counter >= 0,
+            "in_context": in_context,
+            "untrapped": in_context & ~trapped[:, None],
+            "clean_start": in_context & clean_start,
+            "first_seen": counter == 1,
+            "trigger": counter >= 1,
+            "global": counter == 0,
+        }
+        latents = {"triggers": triggers, "outputs": outputs, "counter": counter, "trapped": trapped}
+        return Batch(tokens, targets, roles, latents)
+
+    @cached_property
+    def survey(self) -> Batch:
+        """1024 sequences from a stream of their own, for the levels that have no closed form."""
+        return self.sample(1024, stream(0, "survey", device=self.device))
+
+    def references(self) -> Mapping[str, Reference]:
+        """Optimal and chance accuracy and loss by role."""
+        return optimal_levels(self.survey, self.bigram, self.output_law)
+
+    def floors(self) -> Mapping[str, float]:
+        """Accuracy of repeating the current token and of the most frequent token so far; entropy of the bigrams."""
+        entropy = torch.special.entr(self.bigram).sum(1) @ self.unigram
+        return {
+            **heuristic_accuracies(self.survey, len(self.token_names)),
+            "global_loss/bigram_entropy": float(entropy),
+        }
+
+    def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
+        """W_KQ1, W_KQ2, W_OV2 of the induction head, and the bigram table in the last feed-forward part."""
+        return bigram_memories(self, model)
+
+
+def count_triggers(
+    tokens: Int[Tensor, "batch position"], triggers: Int[Tensor, "batch trigger"]
+) -> Int[Tensor, "batch position"]:
+    """At a trigger, how often it has occurred so far (1 at its first occurrence); elsewhere 0."""
+    is_trigger = tokens[:, :, None] == triggers[:, None, :]
+    return (is_trigger * is_trigger.cumsum(1)).sum(2)
+
+
+def contains_trapped(
+    tokens: Int[Tensor, "batch position"],
+    triggers: Int[Tensor, "batch trigger"],
+    output_of: Int[Tensor, "batch token"],
+) -> Bool[Tensor, "batch"]:
+    """Does a sequence hold a trigger from which outputs never leave the triggers?
+
+    After as many steps as there are triggers, a path that is still among them must have closed a circle.
+    """
+    reached, inside = triggers, torch.ones_like(triggers, dtype=torch.bool)
+    for _ in range(triggers.shape[1]):
+        reached = output_of.gather(1, reached.clamp(min=0))
+        inside = inside & (output_of.gather(1, reached.clamp(min=0)) >= 0)
+    is_trapped = (tokens[:, :, None] == triggers[:, None, :]) & inside[:, None, :]
+    return is_trapped.flatten(1).any(1)

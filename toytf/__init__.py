@@ -1,0 +1,29 @@
+"""toytf: train toy transformers on synthetic tasks, and compare what they store with ideal associative memories."""
+
+from typing import TYPE_CHECKING
+
+from toytf._lazy import lazy
+
+if TYPE_CHECKING:
+    from toytf.experiments.launch import run
+    from toytf.memory import Association
+    from toytf.models.lens import HookedToyTransformer
+    from toytf.models.transformer import ToyTransformer
+    from toytf.plugins import load_config
+    from toytf.runs import Run
+
+__version__ = "0.1.0"
+
+__all__ = ["Association", "HookedToyTransformer", "Run", "ToyTransformer", "load_config", "run"]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Association": "toytf.memory",
+        "HookedToyTransformer": "toytf.models.lens",
+        "Run": "toytf.runs",
+        "ToyTransformer": "toytf.models.transformer",
+        "load_config": "toytf.plugins",
+        "run": "toytf.experiments.launch",
+    },
+)

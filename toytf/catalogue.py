@@ -1,0 +1,76 @@
+"""What `toytf list` shows: plug-ins by entry point, configs and claims by file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from toytf.config import read_config
+from toytf.errors import ToytfError, UserError, nearest
+from toytf.plugins import experiment_schema, plugins
+
+KINDS = ("tasks", "probes", "experiments", "configs", "claims")
+
+
+def config_folder() -> Path:
+    """The configs that ship: beside the package, in a checkout and when installed alike."""
+    return Path(__file__).parent.parent / "configs"
+
+
+def claim_files() -> dict[str, Path]:
+    """The claims that ship, by name."""
+    return {path.stem: path for path in sorted((config_folder() / "claims").glob("*/*.yaml"))}
+
+
+def config_files() -> dict[str, Path]:
+    """The configs that can be run, by path below configs/; parts that others build on are left out."""
+    folder = config_folder()
+    found = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        if path.is_relative_to(folder / "claims"):
+            continue
+        try:
+            runnable = "experiment" in read_config(path)
+        except ToytfError:
+            runnable = False
+        if runnable:
+            found[str(path.relative_to(folder))] = path
+    return found
+
+
+def first_comment(path: Path) -> str:
+    """The first comment line of a YAML file: what it shows."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return lines[0].lstrip("# ") if lines and lines[0].startswith("#") else ""
+
+
+def config_schema() -> str:
+    """The JSON schema of a config file with everything that is installed, and `base:` for composing files."""
+    schema: dict[str, Any] = experiment_schema().json_schema()
+    base = {"description": "Config files to build on, relative to this one.", "type": ["string", "array"]}
+    for definition in schema.get("$defs", {}).values():
+        if "experiment" in definition.get("properties", {}):
+            definition["properties"]["base"] = base
+            definition["required"] = []  # a base may give what this file leaves out
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2)
+
+
+def print_catalogue(what: str) -> None:
+    """Print the entries of one kind, or of all."""
+    if what and what not in KINDS:
+        raise UserError(f'toytf list: "{what}" is no kind of thing: {nearest(what, KINDS)}')
+    for kind in [what] if what else KINDS:
+        entries = {
+            "configs": lambda: {f"configs/{name}": first_comment(path) for name, path in config_files().items()},
+            "claims": lambda: {
+                f"{path.parent.name}/{name}": first_comment(path) for name, path in claim_files().items()
+            },
+        }.get(
+            kind,
+            lambda kind=kind: {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()},
+        )()
+        typer.echo(f"{kind}:")
+        width = max(map(len, entries), default=0)
+        for name, text in entries.items():
+            typer.echo(f"  {name:<{width}}  {text}")

@@ -1,0 +1,210 @@
+"""Sentences of the literature as configs plus expectations; running one gives a verdict.
+
+A claim is a YAML file under configs/claims/<area>/: title, source, statement, the runs to compare, what is expected of
+their metrics, and how long it takes. An expectation holds on the mean over seeds or in every seed.
+"""
+
+import json
+import operator
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
+
+from toytf.catalogue import claim_files
+from toytf.config import Config, digest, read_config, validate
+from toytf.errors import RunFailed, UserError, nearest
+from toytf.files import write_atomic
+from toytf.plugins import ExperimentConfig, load_config
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["confirmed", "refuted", "not reached"]
+_COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+
+
+class Expectation(Config):
+    """What a metric of a run should be."""
+
+    run: str
+    metric: str
+    comparison: Literal[">=", ">", "<=", "<", "=="]
+    value: float | str
+    """A number, or another metric of the same run."""
+    tolerance: NonNegativeFloat = 0.0
+    over: Literal["mean", "every"] = "mean"
+    """mean: of the seeds; every: each seed by itself."""
+    seeds: PositiveInt = 1
+    """How many seeds the run must have."""
+
+
+class Claim(Config):
+    """A sentence of the literature that can be checked."""
+
+    title: str
+    source: str
+    statement: str
+    note: str = ""
+    """What a reader of the verdict should know."""
+    minutes: PositiveFloat
+    """Expected time on two cores."""
+    runs: dict[str, dict[str, Any]] = Field(min_length=1)
+    """Configs by name; `base:` is relative to the claim's file."""
+    expect: tuple[Expectation, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An expectation beside what was measured."""
+
+    run: str
+    metric: str
+    comparison: str
+    predicted: float | None
+    measured: float | None
+    spread: float | None
+    tolerance: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim's verdict: its worst finding, whose numbers stand for it, and all of them."""
+
+    name: str
+    title: str
+    source: str
+    statement: str
+    note: str
+    predicted: float | None
+    measured: float | None
+    spread: float | None
+    tolerance: float
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    runs: dict[str, str]
+
+
+def load_claim(path: Path) -> tuple[Claim, dict[str, ExperimentConfig]]:
+    """Read a claim and validate the configs it runs, with wandb off."""
+    claim = validate(TypeAdapter(Claim), read_config(path), str(path))
+    configs = {}
+    for name, content in claim.runs.items():
+        try:
+            configs[name] = load_config(content, {"logging.wandb": "off"}, folder=path.parent)
+        except UserError as error:
+            raise UserError(f"{path}: runs.{name}: {error}") from None
+    for expectation in claim.expect:
+        if expectation.run not in configs:
+            raise UserError(f'{path}: no run is called "{expectation.run}": {nearest(expectation.run, configs)}')
+    return claim, configs
+
+
+def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
+    """Run the named claims or areas (default: all); claims.json and claims.html grow with every verdict.
+
+    Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again.
+    """
+    chosen = {name: load_claim(path) for name, path in _choose(list(names)).items()}
+    outcomes: list[Outcome] = []
+    for name, (claim, configs) in chosen.items():
+        sys.stderr.write(f"{name} (about {claim.minutes:g} minutes)\n")
+        outcomes.append(check(name, claim, configs, out))
+        _write(outcomes, out)
+    return outcomes
+
+
+def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Path) -> Outcome:
+    """Run one claim and compare."""
+    from toytf.experiments.launch import run_config
+    from toytf.experiments.summary import by_seed
+
+    seeds: dict[str, pd.DataFrame] = {}
+    directories = {run: out / "runs" / digest(config) for run, config in configs.items()}
+    note = claim.note
+    for run, config in configs.items():
+        try:
+            seeds[run] = by_seed(run_config(config, directories[run], resume=True).history)
+        except RunFailed as failure:
+            note = f"{note} {run}: {failure}.".strip()
+    findings = tuple(compare(expectation, seeds.get(expectation.run)) for expectation in claim.expect)
+    order: tuple[Verdict, ...] = ("refuted", "not reached", "confirmed")
+    worst = min(findings, key=lambda finding: order.index(finding.verdict))
+    return Outcome(
+        name, claim.title, claim.source, claim.statement, note,
+        worst.predicted, worst.measured, worst.spread, worst.tolerance, worst.verdict,
+        findings, {run: str(directory) for run, directory in directories.items()},
+    )  # fmt: skip
+
+
+def compare(expectation: Expectation, seeds: "pd.DataFrame | None") -> Finding:
+    """Confirmed if it holds; refuted if it fails by more than the spread over seeds; else not reached.
+
+    A metric that a seed does not have (an onset that never came, a run that diverged) is not reached.
+    """
+    predicted = expectation.value if isinstance(expectation.value, float) else None
+    measured = spread = None
+    verdict: Verdict = "not reached"
+    wanted = [name for name in (expectation.metric, expectation.value) if isinstance(name, str)]
+    if seeds is not None:
+        for name in wanted:
+            if name not in seeds.columns and not name.startswith("onset/"):
+                raise UserError(
+                    f'a claim expects the metric "{name}", which its run has not: {nearest(name, seeds.columns)}'
+                )
+        if set(wanted) <= set(seeds.columns) and not seeds[wanted].isna().any(axis=None):
+            left = seeds[expectation.metric]
+            right = seeds[expectation.value] if isinstance(expectation.value, str) else left * 0 + expectation.value
+            measured, predicted = float(left.mean()), float(right.mean())
+            spread = float(left.std(ddof=1)) if len(left) > 1 else None
+            in_mean = _holds(expectation, measured, predicted)
+            in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
+            missed = abs(measured - predicted) - expectation.tolerance
+            if len(left) < expectation.seeds:
+                verdict = "not reached"
+            elif in_every if expectation.over == "every" else in_mean:
+                verdict = "confirmed"
+            elif not in_mean and missed > (spread or 0.0):
+                verdict = "refuted"
+    return Finding(
+        expectation.run, expectation.metric, expectation.comparison,
+        predicted, measured, spread, expectation.tolerance, verdict,
+    )  # fmt: skip
+
+
+def _holds(expectation: Expectation, left: float, right: float) -> bool:
+    if expectation.comparison == "==":
+        return abs(left - right) <= expectation.tolerance
+    slack = expectation.tolerance if expectation.comparison in (">=", ">") else -expectation.tolerance
+    return bool(_COMPARE[expectation.comparison](left + slack, right))
+
+
+def _choose(names: list[str]) -> dict[str, Path]:
+    files = claim_files()
+    areas = {path.parent.name for path in files.values()}
+    chosen: dict[str, Path] = {}
+    for name in names or sorted(areas):
+        if name in areas:
+            chosen |= {claim: path for claim, path in files.items() if path.parent.name == name}
+        elif name in files:
+            chosen[name] = files[name]
+        elif name.endswith(".yaml"):
+            chosen[Path(name).stem] = Path(name)
+        else:
+            raise UserError(f'no claim or area is called "{name}": {nearest(name, [*files, *areas])}')
+    return chosen
+
+
+def _write(outcomes: list[Outcome], out: Path) -> None:
+    from toytf.report.verdicts import verdict_page
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / "claims.json", (json.dumps([asdict(o) for o in outcomes], indent=2) + "\n").encode())
+        write_atomic(out / "claims.html", verdict_page(outcomes, out).encode())
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}") from None

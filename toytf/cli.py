@@ -1,0 +1,124 @@
+"""The command line. Every command imports what it needs when it runs, so that `toytf --help` stays fast."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Train toy transformers on synthetic tasks and compare what they store with ideal associative memories.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("run")
+def run_command(
+    config: Annotated[Path, typer.Argument(help="A YAML config, such as configs/quickstart.yaml.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.steps=500.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory [default: runs/<config name>-<hash>].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+) -> None:
+    """Run any experiment; prints the run directory last."""
+    from toytf.experiments.launch import run
+    from toytf.report.terminal import print_table
+
+    finished = run(config, overrides or [], out=out, resume=resume)
+    print_table(finished.summary)
+    typer.echo(f"page: {finished.report_file}")
+    typer.echo(finished.directory)
+
+
+@app.command("list")
+def list_command(
+    what: Annotated[str, typer.Argument(metavar="[tasks|probes|experiments|configs|claims]")] = "",
+    schema: Annotated[bool, typer.Option("--schema", help="With configs: the JSON schema, for editors.")] = False,
+) -> None:
+    """List what there is to run, learn and measure."""
+    from toytf.catalogue import config_schema, print_catalogue
+
+    if schema:
+        if what != "configs":
+            _fail("--schema goes with: toytf list configs --schema")
+        typer.echo(config_schema())
+    else:
+        print_catalogue(what)
+
+
+@app.command("inspect")
+def inspect_command(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the page [default: report.html of the run].")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the page on this machine until Ctrl-C.")] = False,
+) -> None:
+    """Write the page of one or several runs: attention, probes, curves, each beside its ideal."""
+    from toytf.report.inspection import inspect_runs
+
+    inspect_runs(runs, html, serve=serve)
+
+
+@app.command("probe")
+def probe_command(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    probe: Annotated[str | None, typer.Option(help="One probe [default: those of the run's config].")] = None,
+    step: Annotated[int | None, typer.Option(help="A checkpoint [default: the last].")] = None,
+    seed: Annotated[int | None, typer.Option(help="A seed [default: the first].")] = None,
+) -> None:
+    """Run probes again, on any checkpoint."""
+    from toytf.report.inspection import print_probes
+
+    print_probes(run, probe, step=step, seed=seed)
+
+
+@app.command("claims")
+def claims_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Claims or areas [default: all].")] = None,
+    out: Annotated[Path, typer.Option(help="Where their runs and claims.json go.")] = Path("runs/claims"),
+) -> None:
+    """Check sentences of the literature: predicted, measured ± spread, verdict."""
+    from toytf.claims import check_claims
+    from toytf.report.verdicts import print_verdicts
+
+    outcomes = check_claims(names or [], out)
+    print_verdicts(outcomes)
+    typer.echo(out / "claims.json")
+    if any(outcome.verdict != "confirmed" for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+@app.command("bench")
+def bench_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks [default: all].")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the ratios to this file.")] = None,
+) -> None:
+    """Measure speed as ratios, side by side in one run."""
+    from toytf.bench import run_benchmarks
+
+    run_benchmarks(names or [], json)
+
+
+def main() -> None:
+    """Run a command; a foreseen end is one line on stderr and an exit code, never a traceback."""
+    from toytf.errors import ToytfError
+
+    try:
+        app(standalone_mode=True)
+    except ToytfError as error:
+        sys.stderr.write(f"toytf: {' '.join(str(error).split())}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("toytf: stopped\n")
+        sys.exit(130)
+
+
+def _fail(message: str) -> None:
+    from toytf.errors import UserError
+
+    raise UserError(message)

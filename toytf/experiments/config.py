@@ -1,0 +1,47 @@
+"""The config of the experiment `train`."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from toytf.errors import nearest
+from toytf.models.config import ModelConfig
+from toytf.plugins import AnyProbe, AnyTask, ExperimentConfig
+from toytf.training.config import LoggingConfig, TrainConfig
+
+
+class TrainExperimentConfig(ExperimentConfig):
+    """Train a model on a task, once per seed, and probe it on the way."""
+
+    implementation: ClassVar[str] = "toytf.experiments.train:run_training"
+
+    experiment: Literal["train"]
+    task: AnyTask
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    probes: tuple[AnyProbe, ...] = ()
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    """Each seed is trained; the summary has their mean and standard deviation."""
+    device: str = "auto"
+    """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
+    threads: PositiveInt = 2
+    """CPU threads; part of the config because sums, and so the last bits, depend on it."""
+    logging: LoggingConfig = LoggingConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "TrainExperimentConfig":
+        roles = self.task.roles
+        if self.train.loss not in roles:
+            raise ValueError(
+                f'train.loss = "{self.train.loss}" is no role of this task: {nearest(self.train.loss, roles)}'
+            )
+        for probe in self.probes:
+            missing = set(probe.needs_roles) - set(roles)
+            if missing:
+                raise ValueError(f'probe "{probe.kind}" needs a task with the role "{min(missing)}"')
+        kinds = [probe.kind for probe in self.probes]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"probes: {max(kinds, key=kinds.count)} is listed twice")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {max(self.seeds, key=self.seeds.count)} is listed twice")
+        return self

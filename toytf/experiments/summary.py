@@ -1,0 +1,39 @@
+"""From the rows of a run to its summary: each metric's last value and onset, mean and spread over seeds."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ONSET_ABOVE_CHANCE = 0.1
+
+
+def by_seed(history: "pd.DataFrame") -> "pd.DataFrame":
+    """One row per seed: every metric's last value, and `onset/<recall>` for every recall.
+
+    The onset is the first evaluation at which a recall exceeds chance by 0.1; a seed in which that never happens has
+    none, and a run of no steps has no onsets.
+    """
+    import pandas as pd
+
+    seeds = history.groupby("seed")
+    last = seeds.last().drop(columns="step")
+    onsets = {}
+    for name in last.columns if history["step"].max() > 0 else ():
+        chance = f"chance/{name}"
+        if chance in last.columns and name.startswith("recall/"):
+            level = history["seed"].map(last[chance]) + ONSET_ABOVE_CHANCE
+            onsets[f"onset/{name}"] = history[history[name] > level].groupby("seed")["step"].min()
+    return pd.concat([last, pd.DataFrame(onsets, index=last.index)], axis=1)
+
+
+def summarise(history: "pd.DataFrame") -> dict[str, float]:
+    """Means over seeds, and with several seeds the standard deviation as `<metric>/std`.
+
+    A metric that some seed lacks is left out: a mean over those that happened to have it would mislead.
+    """
+    seeds = by_seed(history).dropna(axis=1)
+    summary = {str(name): float(seeds[name].mean()) for name in seeds.columns}
+    if len(seeds) > 1:
+        summary |= {f"{name}/std": float(seeds[name].std(ddof=1)) for name in seeds.columns}
+    return dict(sorted(summary.items()))

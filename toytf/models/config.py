@@ -1,0 +1,96 @@
+"""What a ToyTransformer is made of, as config: the parts the theory needs are fields, not subclasses."""
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from toytf.config import Config
+
+VectorLaw = Literal["normal", "normal_over_d", "uniform_over_d", "sphere", "orthonormal", "one_hot"]
+"""The law of a set of vectors in R^d: entries N(0, 1), N(0, 1/d) or U(±1/√d); unit vectors that are uniform on the
+sphere, orthonormal, or the first basis vectors."""
+
+WeightLaw = Literal["normal", "normal_over_d", "uniform_over_d", "orthonormal", "zeros"]
+"""The law of a weight matrix; d is the length of the vectors it reads."""
+
+
+class AttentionConfig(Config):
+    """Attention of every layer."""
+
+    n_heads: PositiveInt = 1
+    d_head: PositiveInt | None = None
+    """Dimension of a head (default: d_model / n_heads). A joint matrix acts in d_model whatever this is."""
+    kq: Literal["joint", "factored"] = "factored"
+    """joint: one matrix W_K per head holds W_KQ and queries are the stream itself; factored: W_Q and W_K."""
+    ov: Literal["joint", "factored"] = "factored"
+    """joint: one matrix W_O per head holds W_OV and values are the stream itself; factored: W_V and W_O."""
+    scale: Literal["sqrt_d_head"] | PositiveFloat = "sqrt_d_head"
+    """What scores are divided by (with joint W_KQ, d_head is d_model)."""
+    residual: bool = True
+    law: WeightLaw = "uniform_over_d"
+    """Initial law of the attention matrices."""
+
+
+class FeedForwardConfig(Config):
+    """Feed-forward part, in the layers that have one."""
+
+    kind: Literal["none", "linear", "relu"] = "none"
+    """linear: x W; relu: relu(x W_in) W_out; no biases."""
+    width: PositiveInt | None = None
+    """Hidden units of `relu` (default: 4 d_model)."""
+    layers: Literal["all"] | tuple[NonNegativeInt, ...] = "all"
+    """Which layers have it, counted from 0."""
+    reads: Literal["attention", "block_input"] = "attention"
+    """attention: the stream after attention (sequential); block_input: the same input as attention (parallel)."""
+    residual: bool = True
+    law: WeightLaw = "uniform_over_d"
+
+
+class ModelConfig(Config):
+    """A toy transformer."""
+
+    d_model: PositiveInt = 128
+    n_layers: PositiveInt = 2
+    embedding: VectorLaw = "normal"
+    position: VectorLaw | Literal["sinusoidal", "none"] = "normal"
+    """Absolute positions, added to the embeddings. Random or learned is a matter of `freeze`."""
+    unembedding: VectorLaw = "uniform_over_d"
+    norm: Literal["none", "layer"] = "none"
+    """layer: LayerNorm before attention, before feed-forward, and at the end."""
+    attention: AttentionConfig = AttentionConfig()
+    feed_forward: FeedForwardConfig = FeedForwardConfig()
+    init: Literal["random", "ideal"] = "random"
+    """ideal: write the memories that solve the task into the freshly drawn model."""
+    beta: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Inverse temperature of each ideal memory by name, such as W_KQ1: the score of a stored pair (default 1)."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that are not trained, by name or pattern, such as embed.W_E or blocks.0.*"""
+    unfreeze: dict[NonNegativeInt, tuple[str, ...]] = Field(default_factory=dict)
+    """Frozen parameters that train from a step on, such as {300: [blocks.1.attn.W_K]}."""
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> "ModelConfig":
+        heads, d_head = self.attention.n_heads, self.attention.d_head
+        factored = "factored" in (self.attention.kq, self.attention.ov)
+        if factored and d_head is None and self.d_model % heads:
+            raise ValueError(
+                f"d_model = {self.d_model} does not divide into attention.n_heads = {heads}; give attention.d_head"
+            )
+        chosen = self.feed_forward.layers
+        if chosen != "all" and max(chosen, default=0) >= self.n_layers:
+            raise ValueError(
+                f"feed_forward.layers names layer {max(chosen)}, but n_layers = {self.n_layers} (0 is first)"
+            )
+        if self.beta and self.init == "random":
+            raise ValueError("beta has an effect only with init: ideal")
+        return self
+
+    @property
+    def d_head(self) -> int:
+        """Dimension of a factored head."""
+        return self.attention.d_head or self.d_model // self.attention.n_heads
+
+    def has_feed_forward(self, layer: int) -> bool:
+        """Does this layer have a feed-forward part?"""
+        chosen = self.feed_forward.layers
+        return self.feed_forward.kind != "none" and (chosen == "all" or layer in chosen)

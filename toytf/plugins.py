@@ -1,0 +1,110 @@
+"""Tasks, probes, experiments and benchmarks, found by entry point: the suite's own and a user's package alike.
+
+A plug-in is a config class. Its `kind` is the name of its entry point, its fields are what a YAML file may say, its
+`implementation` ("module:name") is imported only when it is built, so that listing and validating need no torch.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, cast
+
+from pydantic import BeforeValidator, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
+from toytf.config import Config, Overrides, read_config, validate
+from toytf.errors import UserError, nearest
+
+
+class Plugin(Config):
+    """A config class that an entry point names; the first line of its docstring is what `toytf list` shows."""
+
+    implementation: ClassVar[str]
+    """Where the thing itself is, as "module:name"; called with the config as its first argument."""
+
+
+class TaskConfig(Plugin):
+    """The config of a task."""
+
+    kind: str
+    roles: ClassVar[tuple[str, ...]] = ()
+    """The named sets of positions that its batches mark and that the loss or an accuracy may be taken over."""
+
+
+class ProbeConfig(Plugin):
+    """The config of a probe."""
+
+    kind: str
+    needs_roles: ClassVar[tuple[str, ...]] = ()
+    """The roles a task must have for this probe to make sense."""
+
+
+class ExperimentConfig(Plugin):
+    """What a config file runs."""
+
+    experiment: str
+
+
+@cache
+def plugins(group: str) -> dict[str, Any]:
+    """The entry points of `toytf.<group>`, by name; one that cannot be loaded is named on stderr and left out."""
+    found: dict[str, Any] = {}
+    for point in sorted(entry_points(group=f"toytf.{group}"), key=lambda point: point.name):
+        try:
+            found[point.name] = point.load()
+        except Exception as error:  # a stranger's package: whatever it raises must not take the suite down
+            sys.stderr.write(
+                f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {' '.join(repr(error).split())}\n"
+            )
+    return found
+
+
+def implementation(config: Plugin) -> Callable[..., Any]:
+    """Import the thing that a config configures."""
+    module, _, name = config.implementation.partition(":")
+    return cast(Callable[..., Any], getattr(importlib.import_module(module), name))
+
+
+class _OneOf:
+    """A field that holds the config of one plug-in of a group, chosen by its tag."""
+
+    def __init__(self, group: str, tag: str) -> None:
+        self.group, self.tag = group, tag
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = {name: handler.generate_schema(cls) for name, cls in plugins(self.group).items()}
+        return core_schema.tagged_union_schema(choices, self.tag)
+
+
+def _kind_alone(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+AnyTask = Annotated[TaskConfig, _OneOf("tasks", "kind"), BeforeValidator(_kind_alone)]
+AnyProbe = Annotated[ProbeConfig, _OneOf("probes", "kind"), BeforeValidator(_kind_alone)]
+AnyExperiment = Annotated[ExperimentConfig, _OneOf("experiments", "experiment")]
+
+
+@cache
+def experiment_schema() -> TypeAdapter[ExperimentConfig]:
+    """The schema of a whole config file, over every experiment, task and probe that is installed."""
+    return TypeAdapter(AnyExperiment)
+
+
+def load_config(
+    source: Path | str | Mapping[str, Any], overrides: Overrides = (), folder: Path | None = None
+) -> ExperimentConfig:
+    """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment."""
+    label = str(source) if isinstance(source, str | Path) else "config"
+    return validate(experiment_schema(), read_config(source, overrides, folder), label)
+
+
+def probe_config(kind: str) -> ProbeConfig:
+    """The config of a probe at its defaults."""
+    known = plugins("probes")
+    if kind not in known:
+        raise UserError(f'probe "{kind}" is not known: {nearest(kind, known)}')
+    return cast(ProbeConfig, known[kind](kind=kind))

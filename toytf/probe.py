@@ -1,0 +1,35 @@
+"""What a probe is: a measurement of a model on a task that can be read against an ideal and a chance value."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from toytf.models.transformer import ToyTransformer
+from toytf.task import Batch, Reference, Task
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Metrics by name, what each can be read against, and which associations failed, by name."""
+
+    metrics: Mapping[str, float]
+    references: Mapping[str, Reference] = field(default_factory=dict)
+    failures: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def figure(self) -> Any:
+        """A plotly figure of every metric beside its ideal and its chance value."""
+        from toytf.figures import metric_bars
+
+        return metric_bars(self.metrics, self.references)
+
+
+class Probe(ABC):
+    """`probe(model, task, batch)` measures; it changes nothing."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure the model on a held-out batch of the task."""

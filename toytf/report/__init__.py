@@ -1,0 +1,1 @@
+"""Showing a run: figures, the page, the terminal."""

@@ -1,0 +1,98 @@
+"""The page of a run: one HTML file that opens offline, without a request to anywhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toytf.config import dump
+from toytf.files import write_atomic
+from toytf.report.table import summary_table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from toytf.runs import Run
+
+MAP_LENGTH = 64
+"""Positions shown in an attention map; more cannot be read."""
+
+
+def write_report(run: "Run", path: Path | None = None) -> Path:
+    """Write the page (default: report.html in the run directory), and each figure as plotly JSON into figures/."""
+    figures = dict(run_figures(run))
+    folder = run.directory / "figures"
+    folder.mkdir(exist_ok=True)
+    for name, figure in figures.items():
+        write_atomic(folder / f"{name}.json", figure.to_json().encode())
+    path = path or run.report_file
+    write_atomic(path, render([(run, figures)]).encode())
+    return path
+
+
+def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
+    """The HTML of one or several runs below each other."""
+    from plotly.offline import get_plotlyjs
+
+    sections = [
+        {
+            "name": run.name,
+            "config": dump(run.config),
+            "table": summary_table(run.summary),
+            "figures": [
+                figure.to_html(
+                    full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True}
+                )
+                for figure in figures.values()
+            ],
+        }
+        for run, figures in runs
+    ]
+    title = ", ".join(run.name for run, _ in runs)
+    return template("page.html.j2").render(title=title, sections=sections, plotly=get_plotlyjs())
+
+
+def template(name: str) -> "Template":
+    """A page template of this package; what it is given is escaped."""
+    from jinja2 import Environment, PackageLoader
+
+    return Environment(loader=PackageLoader("toytf.report"), autoescape=True).get_template(name)
+
+
+def run_figures(run: "Run") -> Iterator[tuple[str, Any]]:
+    """Loss and accuracy by role, recall curves, attention curves, and the attention maps of one sequence."""
+    from toytf.figures import curves
+
+    history, summary = run.history, run.summary
+    metrics = [name for name in history.columns if f"chance/{name}" in summary]
+    floors = {name.removeprefix("floor/"): value for name, value in summary.items() if name.startswith("floor/")}
+    groups = {
+        "loss": ("Loss by role", [name for name in metrics if name.endswith("_loss")]),
+        "accuracy": ("Accuracy by role", [name for name in metrics if name.endswith("_accuracy")]),
+        "recall": ("Recall of the ideal memories", [name for name in metrics if name.startswith("recall/")]),
+        "kl": ("Divergence of the feed-forward part from the bigram law", [n for n in metrics if n.startswith("kl/")]),
+        "attention": ("Where the layers attend", [name for name in metrics if name.startswith("attention/")]),
+    }
+    for key, (title, names) in groups.items():
+        levels = {label: value for label, value in floors.items() if f"_{key}/" in label and not label.endswith("/std")}
+        if key in ("recall", "kl"):
+            levels |= {f"chance of {names[0].partition('/')[2]}": summary[f"chance/{names[0]}"]} if names else {}
+        if names:
+            yield key, curves(history, names, title, levels)
+    yield from _attention_maps(run)
+
+
+def _attention_maps(run: "Run") -> Iterator[tuple[str, Any]]:
+    import torch
+
+    from toytf.figures import attention_map
+
+    model, task = run.model(), run.task()
+    batch = run.batch(1)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    with torch.no_grad():
+        _, seen = model.observe(batch.tokens, *names)
+    tokens = [task.token_names[token] for token in batch.tokens[0, :MAP_LENGTH].tolist()]
+    for layer, name in enumerate(names):
+        for head, pattern in enumerate(seen[name][0, :, : len(tokens), : len(tokens)].cpu()):
+            title = f"Attention of layer {layer + 1}, head {head + 1}, on one sequence"
+            yield f"attention_layer{layer + 1}_head{head + 1}", attention_map(pattern.tolist(), tokens, title)

@@ -1,0 +1,50 @@
+"""The end-of-run table: measured, ideal, chance."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+GROUPS = {
+    "eval": "Accuracy and loss by role",
+    "recall": "Recall of the ideal memories",
+    "kl": "Divergence from the law to be stored (nats)",
+    "attention": "Attention",
+    "onset": "Step of onset (first evaluation above chance + 0.1)",
+    "floor": "What trivial heuristics reach",
+}
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One metric beside what it can be read against; None where there is no such value."""
+
+    name: str
+    measured: float
+    spread: float | None
+    ideal: float | None
+    chance: float | None
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """Name, measured ± spread, ideal, chance."""
+        measured = number(self.measured) + (f" ± {number(self.spread)}" if self.spread is not None else "")
+        return self.name.partition("/")[2], measured, number(self.ideal), number(self.chance)
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or a whole number, or a dash."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value == round(value) and abs(value) > 1 else f"{value:.3f}"
+
+
+def summary_table(summary: Mapping[str, float]) -> dict[str, list[TableRow]]:
+    """The rows of a summary, by group title; metrics of a group this table does not know come last, under its name."""
+    groups: dict[str, list[TableRow]] = {title: [] for title in GROUPS.values()}
+    for name, value in summary.items():
+        group = name.partition("/")[0]
+        if name.endswith("/std") or group in ("ideal", "chance", "train", "norm", "grad_norm"):
+            continue
+        row = TableRow(
+            name, value, summary.get(f"{name}/std"), summary.get(f"ideal/{name}"), summary.get(f"chance/{name}")
+        )
+        groups.setdefault(GROUPS.get(group, group), []).append(row)
+    return {title: rows for title, rows in groups.items() if rows}

@@ -1,0 +1,80 @@
+"""The terminal: a progress line while a run goes on, a table when it has ended."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from toytf.report.table import summary_table
+
+_SHOWN = {"train/loss": "loss", "recall/W_OV2": "OV2", "recall/W_KQ2": "KQ2", "recall/W_KQ1": "KQ1"}
+_VARIANTS = ("_causal", "_repeat")
+
+
+class ProgressLine:
+    """One line per seed: steps done, loss, accuracy and recalls as of the last evaluation."""
+
+    def __init__(self, steps: int, n_seeds: int) -> None:
+        self._steps, self._n_seeds = steps, n_seeds
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[metrics]}"),
+            console=Console(stderr=True),
+        )
+        self._current = self._progress.add_task("", total=max(steps, 1), metrics="", visible=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, seed: int) -> None:
+        """Open the line of a seed."""
+        self._current = self._progress.add_task(f"seed {seed}", total=max(self._steps, 1), metrics="")
+
+    def skip(self, seed: int) -> None:
+        """Show a seed that was trained before."""
+        self.begin(seed)
+        self._progress.update(self._current, completed=max(self._steps, 1), metrics="already trained")
+
+    def stepped(self, step: int) -> None:
+        """Move the bar; text is redrawn by rich's own clock."""
+        self._progress.update(self._current, completed=step if self._steps else 1)
+
+    def measured(self, row: Mapping[str, float]) -> None:
+        """Show the metrics of an evaluation."""
+        shown = {label: row[name] for name, label in _SHOWN.items() if name in row}
+        accuracies = [name for name in row if name.startswith("eval/") and name.endswith("_accuracy")]
+        first = next((name for name in accuracies if "in_context" in name), accuracies[0] if accuracies else None)
+        if first:
+            shown[first.removeprefix("eval/").removesuffix("_accuracy")] = row[first]
+        self._progress.update(
+            self._current, metrics="  ".join(f"{label} {value:.2f}" for label, value in shown.items())
+        )
+
+
+def wide_console() -> Console:
+    """Standard output; a file or a pipe gets lines of 160 characters, so that nothing is cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def print_table(summary: Mapping[str, float]) -> None:
+    """Measured, ideal and chance, group by group; variants of a metric are left to the page."""
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    for column in ("", "measured", "ideal", "chance"):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    for title, rows in summary_table(summary).items():
+        table.add_row(f"[bold]{title}[/bold]")
+        for row in rows:
+            if not row.name.endswith(_VARIANTS) and "/head" not in row.name:
+                name, *values = row.cells()
+                table.add_row(f"  {name}", *values)
+    wide_console().print(table)

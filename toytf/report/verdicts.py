@@ -1,0 +1,42 @@
+"""Showing claims: the verdict table in the terminal, and the page with statements, notes and links to the runs."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from toytf.report.table import number
+from toytf.report.terminal import wide_console
+
+if TYPE_CHECKING:
+    from toytf.claims import Outcome
+
+
+def print_verdicts(outcomes: list["Outcome"]) -> None:
+    """Claim, source, predicted, measured ± spread, verdict; one line per expectation."""
+    colours = {"confirmed": "green", "refuted": "red", "not reached": "yellow"}
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    for column in ("claim", "source", "expected", "measured", "verdict"):
+        table.add_column(column)
+    for outcome in outcomes:
+        for i, finding in enumerate(outcome.findings):
+            names = (outcome.name, outcome.source) if i == 0 else ("", "")
+            expected = f"{finding.run}: {finding.metric} {finding.comparison} {number(finding.predicted)}"
+            spread = f" ± {number(finding.spread)}" if finding.spread is not None else ""
+            verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
+            table.add_row(*names, expected, number(finding.measured) + spread, verdict)
+    console: Console = wide_console()
+    console.print(table)
+
+
+def verdict_page(outcomes: list["Outcome"], folder: Path) -> str:
+    """The HTML of the claims, with links to the pages of their runs, relative to the folder it is put in."""
+    from toytf.report.page import template
+
+    links = [
+        {run: os.path.relpath(Path(directory) / "report.html", folder) for run, directory in outcome.runs.items()}
+        for outcome in outcomes
+    ]
+    return template("claims.html.j2").render(claims=list(zip(outcomes, links, strict=True)), number=number)

@@ -1,0 +1,165 @@
+"""The run directory: the only state. Resuming, inspecting, comparing and claims all read it."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from toytf import config as configs
+from toytf.errors import UserError
+from toytf.files import write_atomic
+from toytf.plugins import ExperimentConfig, load_config, probe_config
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toytf.models.lens import HookedToyTransformer
+    from toytf.models.transformer import ToyTransformer
+    from toytf.probe import ProbeResult
+    from toytf.task import Batch, Task
+
+
+class Run:
+    """A directory with config.yaml, metrics.jsonl, summary.json, checkpoints/, figures/ and report.html."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+
+    @classmethod
+    def open(cls, directory: Path | str) -> "Run":
+        """A run that exists."""
+        run = cls(directory)
+        if not run.config_file.is_file():
+            raise UserError(f"{directory}: not a run directory (it has no config.yaml)")
+        return run
+
+    @classmethod
+    def start(cls, directory: Path | str, config: ExperimentConfig, *, resume: bool) -> "Run":
+        """A new run directory, or with `resume` the one that holds the same config."""
+        run = cls(directory)
+        if run.config_file.exists():
+            if not resume:
+                raise UserError(
+                    f"{directory} already holds a run: add --resume to go on with it, or choose another --out"
+                )
+            changed = configs.differences(run.config, config)
+            if changed:
+                raise UserError(
+                    f"{directory} holds a run of another config ({'; '.join(changed)}): choose another --out"
+                )
+            return run
+        try:
+            run.directory.mkdir(parents=True, exist_ok=True)
+            write_atomic(run.config_file, configs.dump(config).encode())
+        except OSError as error:
+            raise UserError(f"{directory}: cannot be written: {error.strerror}") from None
+        return run
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.directory.resolve().name
+
+    @property
+    def config_file(self) -> Path:
+        """The fully resolved config."""
+        return self.directory / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object per evaluation: seed, step and metrics."""
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of weights."""
+        return self.directory / "checkpoints"
+
+    @property
+    def report_file(self) -> Path:
+        """The page."""
+        return self.directory / "report.html"
+
+    @property
+    def config(self) -> Any:
+        """The validated config."""
+        return load_config(self.config_file)
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """One row per seed and evaluation; a line torn by a crash is left out."""
+        import pandas as pd
+
+        rows = []
+        for line in self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return pd.DataFrame(rows)
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """Means over seeds at the end, `<metric>/std` beside each when there are several."""
+        path = self.directory / "summary.json"
+        if not path.is_file():
+            raise UserError(f"{self.directory}: not finished yet (no summary.json); add --resume to go on with it")
+        return cast(dict[str, float], json.loads(path.read_text()))
+
+    @property
+    def finished(self) -> bool:
+        """Did the run come to its end?"""
+        return (self.directory / "summary.json").is_file()
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Put a JSON file into the directory, in one move."""
+        write_atomic(self.directory / name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def task(self) -> "Task":
+        """The task of this run."""
+        from toytf.training.build import build_task, pick_device
+
+        return build_task(self.config.task, pick_device(self.config.device))
+
+    def model(self, *, step: int | None = None, seed: int | None = None) -> "ToyTransformer":
+        """The model of a seed (default: the first) at a checkpoint (default: the last)."""
+        from toytf.training.build import build_model
+        from toytf.training.checkpoints import CheckpointStore
+
+        seed = self._seed(seed)
+        store = CheckpointStore(self.checkpoints, seed)
+        steps = store.steps()
+        if not steps:
+            raise UserError(f"{self.directory}: no checkpoint of seed {seed} yet")
+        if step is not None and step not in steps:
+            raise UserError(f"{self.directory}: no checkpoint at step {step} (there are: {', '.join(map(str, steps))})")
+        model = build_model(self.config.model, self.task(), seed)
+        model.load_state_dict(store.load_weights(steps[-1] if step is None else step))
+        return model.eval()
+
+    def lens(self, *, step: int | None = None, seed: int | None = None) -> "HookedToyTransformer":
+        """The same model as a TransformerLens HookedRootModule."""
+        from toytf.models.lens import HookedToyTransformer
+
+        return HookedToyTransformer(self.model(step=step, seed=seed))
+
+    def batch(self, n: int, *, seed: int | None = None) -> "Batch":
+        """Fresh sequences of the task, from a stream that neither training nor evaluation uses."""
+        from toytf.randomness import generator
+
+        task = self.task()
+        return task.sample(n, generator(self._seed(seed), "inspection", device=task.device))
+
+    def probe(self, kind: str, *, step: int | None = None, seed: int | None = None) -> "ProbeResult":
+        """Run a probe on any checkpoint, with the options that this run's config gives it."""
+        from toytf.training.build import build_probe
+
+        own = [probe for probe in self.config.probes if probe.kind == kind]
+        probe = build_probe(own[0] if own else probe_config(kind))
+        n = self.config.train.evaluation.sequences
+        return probe(self.model(step=step, seed=seed), self.task(), self.batch(n, seed=seed))
+
+    def _seed(self, seed: int | None) -> int:
+        seeds = self.config.seeds
+        if seed is not None and seed not in seeds:
+            raise UserError(f"{self.directory}: no seed {seed} (there are: {', '.join(map(str, seeds))})")
+        return int(seeds[0] if seed is None else seed)

@@ -1,0 +1,101 @@
+"""What a task is: a distribution over sequences that knows its roles, its floors and the memories that solve it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from toytf.errors import UserError, nearest
+from toytf.memory import Association, hebbian
+from toytf.models.transformer import Slot, ToyTransformer
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Sequences with what is known about them.
+
+    targets[b, t] is what position t should predict; roles[name][b, t] says whether it belongs to that role; latents are
+    the task's own facts about the sequences, such as the triggers.
+    """
+
+    tokens: Int[Tensor, "batch position"]
+    targets: Int[Tensor, "batch position"]
+    roles: Mapping[str, Bool[Tensor, "batch position"]]
+    latents: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a metric can be read against: its value in the ideal solution, and by chance."""
+
+    ideal: float | None = None
+    chance: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """An Association that a model should hold, and the slot that should hold it.
+
+    law[z, y], if given, is the conditional law p(y|z) to be stored instead of one answer; views are the same memory
+    under other criteria, such as a causal mask.
+    """
+
+    association: Association
+    slot: Slot
+    law: Float[Tensor, "n m"] | None = None
+    views: Mapping[str, Association] = field(default_factory=dict)
+
+
+class Task(ABC):
+    """A distribution over token sequences, on one device."""
+
+    n_positions: int
+    token_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+
+    def __init__(self, config: Any, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+
+    @abstractmethod
+    def sample(self, n: int, generator: torch.Generator) -> Batch:
+        """Draw n fresh sequences; the generator lives on the task's device."""
+
+    def references(self) -> Mapping[str, Reference]:
+        """The ideal and the chance value of the metrics `eval/<role>_accuracy` and `eval/<role>_loss`."""
+        return {}
+
+    def floors(self) -> Mapping[str, float]:
+        """What trivial heuristics reach, by name, such as `in_context_accuracy/repeat`."""
+        return {}
+
+    def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
+        """The named memories that would solve the task, in the vectors of this model; only those it has room for."""
+        return {}
+
+    @torch.no_grad()
+    def ideal(self, model: ToyTransformer, beta: Mapping[str, float]) -> None:
+        """Write the memories into the model, each as the Hebbian rule scaled to give a stored pair the score β.
+
+        W = β Σ_z u_{f(z)} e_zᵀ / (⟨|u|²⟩ ⟨|e|²⟩);  feed-forward parts are silenced.
+        """
+        memories = {name: memory for name, memory in self.memories(model).items() if memory.law is None}
+        if not memories:
+            raise UserError(f"model.init = ideal: this model has no room for the memories of task {self.config.kind}")
+        if model.config.norm != "none":
+            raise UserError("model.init = ideal: the construction is for model.norm = none")
+        for name in beta:
+            if name not in memories:
+                raise UserError(f'model.beta: no memory is called "{name}": {nearest(name, memories)}')
+        for layer in range(model.config.n_layers):
+            feed_forward = model.feed_forward(layer)
+            if feed_forward is not None:
+                (feed_forward.W_in if feed_forward.W_out is None else feed_forward.W_out).zero_()
+        for name, memory in memories.items():
+            stored = memory.association
+            norms = stored.keys.square().sum(1).mean() * stored.values.square().sum(1).mean()
+            model.write(memory.slot, (beta.get(name, 1.0) / norms * hebbian(stored)).T)

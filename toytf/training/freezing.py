@@ -1,0 +1,31 @@
+"""Which parameters train at which step."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from toytf.errors import UserError, nearest
+from toytf.models.config import ModelConfig
+
+
+def trainable_at(config: ModelConfig, names: Iterable[str], step: int) -> set[str]:
+    """The parameters that the update after `step` steps changes: all but the frozen, plus the unfrozen so far."""
+    names = tuple(names)
+    at_start = _matching("model.freeze", config.freeze, names)
+    frozen = set(at_start)
+    for start, patterns in config.unfreeze.items():
+        released = _matching(f"model.unfreeze.{start}", patterns, names)
+        if released - at_start:
+            raise UserError(f"model.unfreeze.{start}: {min(released - at_start)} is not frozen by model.freeze")
+        if step >= start:
+            frozen -= released
+    return set(names) - frozen
+
+
+def _matching(field: str, patterns: Iterable[str], names: tuple[str, ...]) -> set[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        matched = {name for name in names if fnmatchcase(name, pattern)}
+        if not matched:
+            raise UserError(f'{field}: "{pattern}" matches no parameter of this model: {nearest(pattern, names)}')
+        found |= matched
+    return found

@@ -1,0 +1,84 @@
+"""What the loop trains: it samples, gives a loss, measures itself, and can be saved.
+
+The loop knows only these methods. `SeedLearner` is one seed with the plain forward; several seeds stacked into one
+tensor program can stand in its place: parameters with a leading seed axis, the summed loss, one row per seed.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from toytf.models.config import ModelConfig
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe
+from toytf.randomness import generator
+from toytf.task import Batch, Task
+from toytf.training.config import TrainConfig
+from toytf.training.evaluate import measure, reference_metrics, role_mean, token_loss
+
+
+class Learner(Protocol):
+    """What the loop needs of the thing it trains."""
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """What says which parameters are frozen until when."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """All parameters by name, frozen ones included."""
+        ...
+
+    def sample(self, step: int) -> Batch:
+        """The training batch of a step."""
+        ...
+
+    def loss(self, batch: Batch) -> Float[Tensor, ""]:
+        """The loss to be minimised."""
+        ...
+
+    def evaluate(self, step: int) -> list[dict[str, float]]:
+        """One row of metrics per seed, on fresh held-out sequences; step 0 adds what they can be read against."""
+        ...
+
+
+class SeedLearner:
+    """One model of one seed on one task."""
+
+    def __init__(
+        self, model: ToyTransformer, task: Task, probes: Iterable[Probe], config: TrainConfig, seed: int
+    ) -> None:
+        self.model, self.task, self.probes, self.config, self.seed = model, task, tuple(probes), config, seed
+        self.model_config = model.config
+        self.parameters = dict(model.named_parameters())
+
+    def sample(self, step: int) -> Batch:
+        """The training batch of a step: a stream of its own, so that it needs no state."""
+        return self.task.sample(self.config.batch_size, generator(self.seed, "train", step, device=self.task.device))
+
+    def loss(self, batch: Batch) -> Float[Tensor, ""]:
+        """Mean cross-entropy over the positions of the chosen role."""
+        return role_mean(token_loss(self.model(batch.tokens), batch), batch.roles[self.config.loss])
+
+    def evaluate(self, step: int) -> list[dict[str, float]]:
+        """Loss and accuracy by role, and every probe."""
+        stream = generator(self.seed, "evaluation", step, device=self.task.device)
+        batch = self.task.sample(self.config.evaluation.sequences, stream)
+        metrics, references = measure(self.model, self.task, self.probes, batch)
+        if step == 0:
+            metrics |= reference_metrics(self.task, references, list(metrics))
+        return [{"seed": self.seed, "step": step, **metrics}]
+
+
+def build_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The configured optimiser; parameters without a gradient are left alone, weight decay included."""
+    chosen = config.optimizer
+    if chosen.kind == "sgd":
+        return torch.optim.SGD(parameters, lr=chosen.lr, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
+    return torch.optim.AdamW(
+        parameters, lr=chosen.lr, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.weight_decay
+    )

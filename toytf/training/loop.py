@@ -1,0 +1,147 @@
+"""The training loop: steps, evaluations, checkpoints, and every way a training can end."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from toytf.errors import Interrupted, RunFailed, UserError
+from toytf.training.checkpoints import CheckpointStore, Progress
+from toytf.training.config import TrainConfig
+from toytf.training.freezing import trainable_at
+from toytf.training.learner import Learner, build_optimizer
+
+Row = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What looks on while a training runs: told of every step and row, asked whether to stop."""
+
+    stepped: Callable[[int], None]
+    measured: Callable[[Row], None]
+    stopping: Callable[[], bool]
+
+
+class MetricsFile:
+    """metrics.jsonl: one JSON object a line, appended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.path.touch()
+
+    def append(self, row: Row) -> None:
+        """Write a row through to the file."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def truncate(self, size: int) -> None:
+        """Forget what was written after a checkpoint: it will be written again."""
+        with self.path.open("r+b") as file:
+            file.truncate(size)
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return self.path.stat().st_size
+
+
+def training_step(learner: Learner, optimizer: torch.optim.Optimizer, step: int, loss_sum: Tensor) -> None:
+    """One update; adds the loss to `loss_sum` on the device. Nothing here waits for the device."""
+    optimizer.zero_grad(set_to_none=True)
+    loss = learner.loss(learner.sample(step))
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    loss_sum += loss.detach()
+
+
+def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics: MetricsFile, watch: Watch) -> None:
+    """Train from the last checkpoint (or from the start) to the end.
+
+    The state after a step depends only on config and seed, so a run that was stopped anywhere and resumed leaves the
+    same metrics and weights as one that was not.
+    """
+    names = tuple(learner.parameters)
+    starts = sorted({0, *(step for step in learner.model_config.unfreeze if step < config.steps)})
+    ever = set().union(*(trainable_at(learner.model_config, names, step) for step in starts))
+    if config.steps and not ever:
+        raise UserError("model.freeze leaves nothing to train: free a parameter, or set train.steps = 0")
+    optimizer = build_optimizer(config, [p for name, p in learner.parameters.items() if name in (ever or names)])
+
+    latest = store.latest()
+    if latest is None:
+        device = next(iter(learner.parameters.values())).device
+        at = Progress(0, metrics.size, torch.zeros((), device=device), 0)
+    else:
+        at = store.restore(latest, learner.parameters, optimizer)
+        metrics.truncate(at.metrics_bytes)
+    watch.stepped(at.step)
+
+    def save() -> None:
+        _check_finite(learner, store, at.step)
+        store.save(learner.parameters, optimizer, replace(at, metrics_bytes=metrics.size))
+
+    def evaluate() -> None:
+        nonlocal at
+        rows = learner.evaluate(at.step)
+        extra = _norms(learner) | ({"train/loss": float(at.loss_sum) / at.loss_count} if at.loss_count else {})
+        for row in rows:
+            full = {**row, **extra}
+            if not all(math.isfinite(value) for value in full.values()):
+                raise _diverged(store, at.step)
+            metrics.append(full)
+            watch.measured(full)
+        at = replace(at, loss_sum=torch.zeros_like(at.loss_sum), loss_count=0)
+
+    if latest is None:
+        _set_trainable(learner, names, 0)
+        evaluate()
+        save()
+    while at.step < config.steps:
+        if at.step in starts or at.step == latest:
+            _set_trainable(learner, names, at.step)
+        training_step(learner, optimizer, at.step, at.loss_sum)
+        at = replace(at, step=at.step + 1, loss_count=at.loss_count + 1)
+        watch.stepped(at.step)
+        ended, stopping = at.step == config.steps, watch.stopping()
+        if at.step % config.evaluation.every == 0 or ended:
+            evaluate()
+        if config.checkpoints.due(at.step) or ended or stopping:
+            save()
+        if stopping and not ended:
+            raise Interrupted(f"stopped at step {at.step} of {config.steps}, saved")
+
+
+def _set_trainable(learner: Learner, names: tuple[str, ...], step: int) -> None:
+    trainable = trainable_at(learner.model_config, names, step)
+    for name, parameter in learner.parameters.items():
+        parameter.requires_grad_(name in trainable)
+
+
+@torch.no_grad()
+def _norms(learner: Learner) -> dict[str, float]:
+    """Frobenius norms of the trained parameters and of their last gradient."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in learner.parameters.items():
+        if parameter.requires_grad:
+            found[f"norm/{name}"] = parameter.norm()
+            if parameter.grad is not None:
+                found[f"grad_norm/{name}"] = parameter.grad.norm()
+    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True)) if found else {}
+
+
+def _check_finite(learner: Learner, store: CheckpointStore, step: int) -> None:
+    finite = torch.stack([parameter.detach().isfinite().all() for parameter in learner.parameters.values()])
+    if not bool(finite.all()):
+        raise _diverged(store, step)
+
+
+def _diverged(store: CheckpointStore, step: int) -> RunFailed:
+    return RunFailed(
+        f"training diverged by step {step}: a value is not finite; the last good checkpoint is at step "
+        f"{store.latest()}; a smaller train.optimizer.lr may help"
+    )
