@@ -1,5 +1,196 @@
-"""What every test needs: one thread, so that tests in parallel do not fight over the cores."""
+"""What every test needs: one thread, so that tests in parallel do not fight over the cores.
 
+Beside it what several share: the installed command, finished tiny runs, and the table of what users do wrong.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
 import torch
+import yaml
+
+import toytf
 
 torch.set_num_threads(1)
+
+QUICKSTART = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def command() -> Command:
+    """The installed command as a person runs it: `command("list", "tasks", cwd=...)`, with nobody at the keyboard."""
+
+    def call(*arguments: object, cwd: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+        executable = Path(sys.executable).with_name("toytf")
+        return subprocess.run(
+            [str(executable), *map(str, arguments)],
+            cwd=cwd,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return call
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The command in this process, where torch is already loaded: `invoke("probe", run)`."""
+    from toytf.cli import main
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["toytf", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(int(ended.value.code or 0), *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quickstart at a size that trains in a blink, in a file tiny.yaml."""
+    content = {
+        "base": str(QUICKSTART),
+        "task": {"seq_len": 8},
+        "model": {"d_model": 16},
+        "train": {"steps": 2, "batch_size": 4, "evaluation": {"sequences": 8}},
+        "threads": 1,
+        "logging": {"wandb": "off"},
+    }
+    path = tmp_path_factory.mktemp("configs") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> "toytf.Run":
+    """A finished run of tiny.yaml, made from Python."""
+    return toytf.run(tiny_config, {"train.steps": 2}, out=tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def two_seeds_run(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> "toytf.Run":
+    """A finished run of tiny.yaml with the seeds 0 and 1."""
+    return toytf.run(tiny_config, {"seeds": [0, 1]}, out=tmp_path_factory.mktemp("runs") / "two_seeds")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What a user did wrong, and what the one line about it must say."""
+
+    says: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    content: str | None = None
+    """The text of the config file; None: the quickstart."""
+
+    def source(self, folder: Path) -> Path:
+        """The config file that is given."""
+        if self.content is None:
+            return QUICKSTART
+        path = folder / "mine.yaml"
+        path.write_text(self.content, encoding="utf-8")
+        return path
+
+
+def _override(*overrides: str, says: tuple[str, ...]) -> Mistake:
+    return Mistake(says, overrides)
+
+
+def _file(content: str, *says: str) -> Mistake:
+    return Mistake(("mine.yaml", *says), content=content)
+
+
+MISTAKES = {
+    # an unknown key: where, and the nearest
+    "key_of_task": _override("task.seq_length=8", says=('"seq_length"', 'in "task"', 'did you mean "seq_len"?')),
+    "key_of_attention": _override("model.attention.nheads=2", says=('"model.attention"', 'did you mean "n_heads"?')),
+    "key_of_optimizer": _override("train.optimizer.lrr=1", says=('"train.optimizer"', 'did you mean "lr"?')),
+    "key_of_logging": _override("logging.projct=x", says=('"logging"', 'did you mean "project"?')),
+    "key_at_top": _override("sedes=[1]", says=('"sedes"', 'did you mean "seeds"?', "accepted: device, experiment")),
+    "section_at_top": _override("trian.steps=3", says=('"trian"', 'did you mean "train"?')),
+    "key_like_no_other": _override("model.zebra=3", says=('"zebra" in "model"', "accepted: attention, beta")),
+    "key_of_a_probe": _override("probes=[{kind: memory_recall, failure: 3}]", says=('"probes.0"', '"failures"')),
+    "key_in_a_file": _file("experiment: train\ntask: {kind: bigram, seq: 3}\n", 'unknown key "seq" in "task"'),
+    # a wrong value: the key as it is typed, what was given, what is accepted
+    "wrong_type": _override("train.steps=many", says=("train.steps = 'many'", "integer")),
+    "fraction": _override("train.steps=1.5", says=("train.steps = 1.5", "integer")),
+    "nothing": _override("train.steps=null", says=("train.steps = None", "integer")),
+    "negative_size": _override("model.d_model=-4", says=("model.d_model = -4", "greater than 0")),
+    "zero_batch": _override("train.batch_size=0", says=("train.batch_size = 0", "greater than 0")),
+    "not_a_number": _override("train.optimizer.lr=nan", says=("train.optimizer.lr", "finite")),
+    "unknown_optimizer": _override("train.optimizer.kind=adam", says=("train.optimizer.kind = 'adam'", "'adamw'")),
+    "one_of_names_or_numbers": _override("model.attention.scale=-1", says=("model.attention.scale = -1", "sqrt_d")),
+    "one_of_two_lists": _override("model.position=sinusoid", says=("model.position = 'sinusoid'", "sinusoidal")),
+    "text_for_a_list": _override("logging.tags=a", says=("logging.tags = 'a'",)),
+    "number_for_a_section": _override("model=3", says=("model = 3",)),
+    # an unknown plug-in
+    "unknown_task": _override("task.kind=bigran", says=('task.kind = "bigran"', 'did you mean "bigram"?')),
+    "unknown_probe": _override("probes=[memory_recal]", says=("probes.0", 'did you mean "memory_recall"?')),
+    "unknown_experiment": _override("experiment=trian", says=('experiment = "trian"', 'did you mean "train"?')),
+    # a file that is no config
+    "empty_file": _file("", "experiment is missing"),
+    "only_comments": _file("# nothing\n", "experiment is missing"),
+    "no_task": _file("experiment: train\n", "task is missing"),
+    "no_kind": _file("experiment: train\ntask: {seq_len: 3}\n", "task.kind is missing"),
+    "list_for_a_mapping": _file("- experiment\n- train\n", "mapping", "got a list"),
+    "broken_yaml": _file("experiment: train\ntask: bigram\nseeds: ]\n", "line 3", "not valid YAML"),
+    "key_twice": _file("experiment: train\nexperiment: train\n", "line 2", "duplicate key"),
+    "interpolation": _file("experiment: train\ntask: bigram\ndevice: ${nowhere}\n", "nowhere"),
+    "interpolation_of_itself": _file("experiment: train\ntask: bigram\ndevice: ${device}\n", "ecursive"),
+    # a base that is none
+    "missing_base": Mistake(("nowhere.yaml",), content="base: nowhere.yaml\n"),
+    "circle": _file("base: mine.yaml\n", "circle"),
+    "number_for_a_base": _file("base: 3\n", "base"),
+    "interpolated_base": _file("base: ${nowhere}\n", "nowhere"),
+    "mapping_over_a_list": _file(f"base: {QUICKSTART}\nprobes: {{a: 1}}\n", "probes"),
+    # an override that is none
+    "no_equals_sign": _override("train.steps", says=("'train.steps'", "expected key=value")),
+    "no_key": _override("=3", says=("'=3'", "expected key=value")),
+    "into_a_scalar": _override("train.steps.x=3", says=("train.steps",)),
+    "past_the_end_of_a_list": _override("seeds.7=5", says=("seeds.7=5",)),
+    "name_for_an_index": _override("seeds.x=5", says=("seeds.x=5",)),
+    "broken_value": _override("seeds=[1", says=("'seeds=[1'",)),
+    "interpolated_value": _override("model.d_model=${nowhere}", says=("nowhere",)),
+    # parts that do not fit each other
+    "no_such_role": _override("train.loss=in_contxt", says=('train.loss = "in_contxt"', 'did you mean "in_context"?')),
+    "seed_twice": _override("seeds=[0,1,0]", says=("seeds", "0 is listed twice")),
+    "probe_twice": _override("probes=[attention,attention]", says=("probes", "attention is listed twice")),
+    "heads_do_not_fit": _override("model.attention.n_heads=3", says=("d_model = 128", "n_heads = 3", "d_head")),
+    "no_such_layer": _override(
+        "model.feed_forward.layers=[2]", says=("feed_forward.layers", "layer 2", "n_layers = 2")
+    ),
+    "beta_without_ideal": _override("model.beta={W_KQ1: 2}", says=("beta", "init: ideal")),
+    "offset_without_fixed": _override(
+        "task.triggers=random", "task.trigger_offset=2", says=("trigger_offset", "triggers: fixed")
+    ),
+    "too_many_triggers": _override("task.n_triggers=70", says=("n_triggers", "70", "n_tokens = 65")),
+    "latents_do_not_fit": _override("task.show_latents=true", "task.seq_len=4", says=("seq_len", "at least 7")),
+    "no_such_corpus": _override("task.corpus=nowhere.txt", says=("task.corpus", "nowhere.txt", "shakespeare")),
+}
+
+
+@pytest.fixture(params=MISTAKES.values(), ids=MISTAKES)
+def mistake(request: pytest.FixtureRequest) -> Mistake:
+    """Each mistake of the table in turn."""
+    found: Mistake = request.param
+    return found

@@ -6,8 +6,7 @@ from typing import Any
 
 import typer
 
-from toytf.config import read_config
-from toytf.errors import ToytfError, UserError, nearest
+from toytf.errors import UserError, nearest
 from toytf.plugins import experiment_schema, plugins
 
 KINDS = ("tasks", "probes", "experiments", "configs", "claims")
@@ -24,19 +23,13 @@ def claim_files() -> dict[str, Path]:
 
 
 def config_files() -> dict[str, Path]:
-    """The configs that can be run, by path below configs/; parts that others build on are left out."""
+    """The configs that can be run, by path below configs/; `models` holds parts that others build on."""
     folder = config_folder()
-    found = {}
-    for path in sorted(folder.rglob("*.yaml")):
-        if path.is_relative_to(folder / "claims"):
-            continue
-        try:
-            runnable = "experiment" in read_config(path)
-        except ToytfError:
-            runnable = False
-        if runnable:
-            found[str(path.relative_to(folder))] = path
-    return found
+    return {
+        str(path.relative_to(folder)): path
+        for path in sorted(folder.rglob("*.yaml"))
+        if path.relative_to(folder).parts[0] not in ("models", "claims")
+    }
 
 
 def first_comment(path: Path) -> str:

@@ -63,7 +63,7 @@ class Finding:
 
     run: str
     metric: str
-    comparison: str
+    expected: str
     predicted: float | None
     measured: float | None
     spread: float | None
@@ -171,7 +171,7 @@ def compare(expectation: Expectation, seeds: "pd.DataFrame | None") -> Finding:
             elif not in_mean and missed > (spread or 0.0):
                 verdict = "refuted"
     return Finding(
-        expectation.run, expectation.metric, expectation.comparison,
+        expectation.run, expectation.metric, f"{expectation.comparison} {expectation.value}",
         predicted, measured, spread, expectation.tolerance, verdict,
     )  # fmt: skip
 

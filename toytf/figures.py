@@ -34,17 +34,17 @@ def curves(
             figure.add_trace(fill)
         line = {"color": colour, "width": 2}
         figure.add_trace(go.Scatter(x=list(mean.index), y=list(mean), name=label, line=line, legendgroup=label))
-    for label, value in (levels or {}).items():
-        figure.add_hline(
-            y=value, line={"dash": "dot", "width": 1, "color": "gray"}, annotation={"text": label, "font_size": 10}
-        )
+    ends = [int(history["step"].min()), int(history["step"].max())]
+    for i, (label, value) in enumerate((levels or {}).items()):
+        line = {"dash": ("dot", "dash", "dashdot")[i % 3], "width": 1, "color": "gray"}
+        figure.add_trace(go.Scatter(x=ends, y=[value, value], name=label, line=line, mode="lines"))
     return _styled(figure, title, x="step")
 
 
 def attention_map(pattern: "Any", tokens: Sequence[str], title: str) -> go.Figure:
     """One head's attention on one sequence: rows are queries, columns keys, brightness the weight."""
     T = len(tokens)
-    axis = {"tickmode": "array", "tickvals": list(range(T)), "ticktext": list(tokens), "tickfont_size": 9}
+    axis = {"tickmode": "array", "tickvals": list(range(T)), "ticktext": list(tokens), "tickfont_size": 7}
     heat = go.Heatmap(
         z=pattern,
         zmin=0,
@@ -59,7 +59,7 @@ def attention_map(pattern: "Any", tokens: Sequence[str], title: str) -> go.Figur
     figure.update_yaxes(**axis, autorange="reversed", title="query")
     figure.update_xaxes(**axis, title="key", tickangle=0, constrain="domain")
     figure.update_yaxes(scaleanchor="x", constrain="domain")
-    return _styled(figure, title, height=720)
+    return _styled(figure, title, height=600)
 
 
 def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Reference"]) -> go.Figure:
@@ -77,13 +77,14 @@ def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Referenc
     return _styled(figure, "", height=120 + 26 * len(names))
 
 
-def _styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 380) -> go.Figure:
+def _styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 440) -> go.Figure:
     figure.update_layout(
         title={"text": title, "font_size": 15},
         template="plotly_white",
         height=height,
         margin={"l": 60, "r": 20, "t": 50, "b": 50},
         hovermode="closest",
+        legend={"orientation": "h", "y": -0.2, "font_size": 11},
     )
     if x:
         figure.update_xaxes(title=x)

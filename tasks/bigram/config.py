@@ -5,8 +5,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from tasks.bigram.corpus import SHAKESPEARE
 from toytf.plugins import TaskConfig
+
+
+SHAKESPEARE = "shakespeare"
+"""The corpus that ships: 42 plays and poems, as a table of 65 characters."""
 
 
 class BigramConfig(TaskConfig):

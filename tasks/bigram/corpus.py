@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.bigram.config import SHAKESPEARE
 from toytf.errors import UserError
-
-SHAKESPEARE = "shakespeare"
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def count_bigrams(text: str, n_tokens: int) -> BigramTable:
 
 @cache
 def load_table(corpus: str, n_tokens: int) -> BigramTable:
-    """The table that ships (`shakespeare`: 42 plays and poems, 65 characters), or that of a user's UTF-8 text file."""
+    """The table that ships (`shakespeare`), or that of a user's UTF-8 text file."""
     if corpus == SHAKESPEARE:
         stored = json.loads(Path(__file__).with_name("data").joinpath("shakespeare65.json").read_text())
         return BigramTable(tuple(stored["characters"]), np.array(stored["counts"])).first(n_tokens)

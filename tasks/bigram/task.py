@@ -122,9 +122,13 @@ class BigramTask(Task):
         """1024 sequences from a stream of their own, for the levels that have no closed form."""
         return self.sample(1024, stream(0, "survey", device=self.device))
 
+    @cached_property
+    def _levels(self) -> Mapping[str, Reference]:
+        return optimal_levels(self.survey, self.bigram, self.output_law)
+
     def references(self) -> Mapping[str, Reference]:
         """Optimal and chance accuracy and loss by role."""
-        return optimal_levels(self.survey, self.bigram, self.output_law)
+        return self._levels
 
     def floors(self) -> Mapping[str, float]:
         """Accuracy of repeating the current token and of the most frequent token so far; entropy of the bigrams."""

@@ -17,8 +17,8 @@ from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
 from toytf.training.build import build_model, build_probe, build_task, pick_device
 from toytf.training.checkpoints import CheckpointStore
-from toytf.training.learner import SeedLearner
-from toytf.training.loop import MetricsFile, Row, Watch, train
+from toytf.training.learner import Row, SeedLearner
+from toytf.training.loop import MetricsFile, Watch, train
 from toytf.training.tracking import WandbMirror
 
 if TYPE_CHECKING:

@@ -79,12 +79,11 @@ class Association:
 
     def failures(self, memory: Readable, limit: int = 10) -> list[str]:
         """The pairs not recalled, worst margin first, as "key → answer, should be target"."""
-        margins = self.margins(memory)
-        answers = self.scores(memory).argmax(1)
-        wrong = [int(z) for z in margins.argsort() if margins[z] <= 0][:limit]
+        margins, answers = self.margins(memory), self.scores(memory).argmax(1).tolist()
+        targets, worst_first = self.targets.tolist(), margins.argsort().tolist()
+        wrong = worst_first[: min(limit, int((margins <= 0).sum()))]
         return [
-            f"{self.key_name(z)} → {self.value_name(int(answers[z]))}, "
-            f"should be {self.value_name(int(self.targets[z]))}"
+            f"{self.key_name(z)} → {self.value_name(answers[z])}, should be {self.value_name(targets[z])}"
             for z in wrong
         ]
 

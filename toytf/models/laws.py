@@ -62,4 +62,5 @@ def _entries(law: str, shape: tuple[int, ...], d: int, generator: torch.Generato
 def _orthonormal(d: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
     """A random rotation, uniform over the orthogonal group (the signs of R make the QR factor unique)."""
     Q, R = torch.linalg.qr(torch.randn(d, d, generator=generator))
-    return Q * R.diagonal().sign()
+    rotation: Tensor = Q * R.diagonal().sign()
+    return rotation

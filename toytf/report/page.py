@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from toytf.config import dump
 from toytf.files import write_atomic
-from toytf.report.table import summary_table
+from toytf.report.table import is_variant, summary_table
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -63,21 +63,24 @@ def run_figures(run: "Run") -> Iterator[tuple[str, Any]]:
     from toytf.figures import curves
 
     history, summary = run.history, run.summary
-    metrics = [name for name in history.columns if f"chance/{name}" in summary]
-    floors = {name.removeprefix("floor/"): value for name, value in summary.items() if name.startswith("floor/")}
+    metrics = [name for name in history.columns if f"chance/{name}" in summary and not is_variant(name)]
     groups = {
         "loss": ("Loss by role", [name for name in metrics if name.endswith("_loss")]),
         "accuracy": ("Accuracy by role", [name for name in metrics if name.endswith("_accuracy")]),
         "recall": ("Recall of the ideal memories", [name for name in metrics if name.startswith("recall/")]),
-        "kl": ("Divergence of the feed-forward part from the bigram law", [n for n in metrics if n.startswith("kl/")]),
+        "kl": ("Divergence from the law to be stored (nats)", [name for name in metrics if name.startswith("kl/")]),
         "attention": ("Where the layers attend", [name for name in metrics if name.startswith("attention/")]),
     }
-    for key, (title, names) in groups.items():
-        levels = {label: value for label, value in floors.items() if f"_{key}/" in label and not label.endswith("/std")}
-        if key in ("recall", "kl"):
-            levels |= {f"chance of {names[0].partition('/')[2]}": summary[f"chance/{names[0]}"]} if names else {}
-        if names:
-            yield key, curves(history, names, title, levels)
+    floors = {
+        name.removeprefix("floor/"): value
+        for name, value in summary.items()
+        if name.startswith("floor/") and not name.endswith("/std")
+    }
+    if history["step"].max() > 0:  # else nothing moved, and the table says it all
+        for key, (title, names) in groups.items():
+            levels = {label: value for label, value in floors.items() if f"_{key}/" in label}
+            if names:
+                yield key, curves(history, names, title, levels)
     yield from _attention_maps(run)
 
 

@@ -25,15 +25,31 @@ class TableRow:
 
     def cells(self) -> tuple[str, str, str, str]:
         """Name, measured ± spread, ideal, chance."""
-        measured = number(self.measured) + (f" ± {number(self.spread)}" if self.spread is not None else "")
+        shown = whole if self.name.startswith("onset/") else number
+        measured = shown(self.measured) + (f" ± {shown(self.spread)}" if self.spread is not None else "")
         return self.name.partition("/")[2], measured, number(self.ideal), number(self.chance)
+
+    @property
+    def is_variant(self) -> bool:
+        """Is this another form of a metric that has a row of its own?"""
+        return is_variant(self.name)
+
+
+def is_variant(name: str) -> bool:
+    """Is this another form of a metric, such as one head of it? The short views leave these to the full table."""
+    return name.endswith(("_causal", "_repeat")) or "/head" in name
 
 
 def number(value: float | None) -> str:
-    """Three decimals, or a whole number, or a dash."""
+    """Three decimals, or a dash."""
     if value is None:
         return "–"
-    return f"{value:.0f}" if value == round(value) and abs(value) > 1 else f"{value:.3f}"
+    return f"{value:.3f}"
+
+
+def whole(value: float) -> str:
+    """A number of steps."""
+    return f"{value:.0f}"
 
 
 def summary_table(summary: Mapping[str, float]) -> dict[str, list[TableRow]]:

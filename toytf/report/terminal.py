@@ -10,7 +10,6 @@ from rich.table import Table
 from toytf.report.table import summary_table
 
 _SHOWN = {"train/loss": "loss", "recall/W_OV2": "OV2", "recall/W_KQ2": "KQ2", "recall/W_KQ1": "KQ1"}
-_VARIANTS = ("_causal", "_repeat")
 
 
 class ProgressLine:
@@ -74,7 +73,7 @@ def print_table(summary: Mapping[str, float]) -> None:
     for title, rows in summary_table(summary).items():
         table.add_row(f"[bold]{title}[/bold]")
         for row in rows:
-            if not row.name.endswith(_VARIANTS) and "/head" not in row.name:
+            if not row.is_variant:
                 name, *values = row.cells()
                 table.add_row(f"  {name}", *values)
     wide_console().print(table)

@@ -23,7 +23,7 @@ def print_verdicts(outcomes: list["Outcome"]) -> None:
     for outcome in outcomes:
         for i, finding in enumerate(outcome.findings):
             names = (outcome.name, outcome.source) if i == 0 else ("", "")
-            expected = f"{finding.run}: {finding.metric} {finding.comparison} {number(finding.predicted)}"
+            expected = f"{finding.run}: {finding.metric} {finding.expected}"
             spread = f" ± {number(finding.spread)}" if finding.spread is not None else ""
             verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
             table.add_row(*names, expected, number(finding.measured) + spread, verdict)

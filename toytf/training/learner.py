@@ -4,8 +4,8 @@ The loop knows only these methods. `SeedLearner` is one seed with the plain forw
 tensor program can stand in its place: parameters with a leading seed axis, the summed loss, one row per seed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -19,34 +19,31 @@ from toytf.task import Batch, Task
 from toytf.training.config import TrainConfig
 from toytf.training.evaluate import measure, reference_metrics, role_mean, token_loss
 
+Row = dict[str, float | int]
+"""Seed, step and metrics of one evaluation."""
 
-class Learner(Protocol):
+
+class Learner(ABC):
     """What the loop needs of the thing it trains."""
 
-    @property
-    def model_config(self) -> ModelConfig:
-        """What says which parameters are frozen until when."""
-        ...
+    model_config: ModelConfig
+    parameters: Mapping[str, nn.Parameter]
+    """All parameters by name, frozen ones included."""
 
-    @property
-    def parameters(self) -> Mapping[str, nn.Parameter]:
-        """All parameters by name, frozen ones included."""
-        ...
-
+    @abstractmethod
     def sample(self, step: int) -> Batch:
         """The training batch of a step."""
-        ...
 
+    @abstractmethod
     def loss(self, batch: Batch) -> Float[Tensor, ""]:
         """The loss to be minimised."""
-        ...
 
-    def evaluate(self, step: int) -> list[dict[str, float]]:
+    @abstractmethod
+    def evaluate(self, step: int) -> list[Row]:
         """One row of metrics per seed, on fresh held-out sequences; step 0 adds what they can be read against."""
-        ...
 
 
-class SeedLearner:
+class SeedLearner(Learner):
     """One model of one seed on one task."""
 
     def __init__(
@@ -64,7 +61,7 @@ class SeedLearner:
         """Mean cross-entropy over the positions of the chosen role."""
         return role_mean(token_loss(self.model(batch.tokens), batch), batch.roles[self.config.loss])
 
-    def evaluate(self, step: int) -> list[dict[str, float]]:
+    def evaluate(self, step: int) -> list[Row]:
         """Loss and accuracy by role, and every probe."""
         stream = generator(self.seed, "evaluation", step, device=self.task.device)
         batch = self.task.sample(self.config.evaluation.sequences, stream)

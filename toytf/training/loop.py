@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +13,7 @@ from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.training.checkpoints import CheckpointStore, Progress
 from toytf.training.config import TrainConfig
 from toytf.training.freezing import trainable_at
-from toytf.training.learner import Learner, build_optimizer
-
-Row = Mapping[str, float]
+from toytf.training.learner import Learner, Row, build_optimizer
 
 
 @dataclass(frozen=True)

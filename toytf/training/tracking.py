@@ -3,13 +3,11 @@
 import queue
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from toytf.training.config import LoggingConfig
-
-Row = Mapping[str, float]
+from toytf.training.learner import Row
 
 
 class WandbMirror:

@@ -1,0 +1,37 @@
+# Each target sets up .venv by itself when that is missing or out of date.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: quickstart test slow lint format bench clean
+
+quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/report.html
+	$(BIN)/toytf run configs/quickstart.yaml --out runs/quickstart --resume
+
+test: $(READY)  ## the tests, on two cores
+	$(BIN)/pytest -n 2
+
+slow: $(READY)  ## the long reproductions
+	$(BIN)/pytest -m slow
+
+lint: $(READY)  ## format, style, types, and the direction of dependencies
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## speed, as ratios within one run
+	$(BIN)/toytf bench
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "toytf needs Python 3.11 or newer"'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,339 @@
+"""The toy as TransformerLens sees it: the same parameters, the same forward, and its tools on top."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformer_lens import ActivationCache, FactoredMatrix, patching
+from transformer_lens.head_detector import detect_head
+
+from toytf.models import HookedToyTransformer, ToyTransformer
+from toytf.models.config import ModelConfig
+from toytf.models.lens import hook_shapes
+from toytf.plugins import load_config
+from toytf.randomness import generator
+from toytf.training.build import build_model, build_task
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+B, N, T, D, H = 2, 7, 9, 12, 3
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "simplified": {"attention": {"kq": "joint"}},
+    "joint": {"attention": {"kq": "joint", "ov": "joint", "scale": 1}},
+    "full": {"norm": "layer", "attention": {"n_heads": H}, "feed_forward": {"kind": "relu"}},
+}
+
+
+def build(shape: dict[str, Any], n_outputs: int = N) -> ToyTransformer:
+    config = ModelConfig.model_validate({"d_model": D, **shape})
+    return ToyTransformer(config, n_tokens=N, n_positions=T, n_outputs=n_outputs, generator=generator(0, "model"))
+
+
+def some_tokens() -> torch.Tensor:
+    return torch.randint(N, (B, T), generator=generator(0, "tokens"))
+
+
+@pytest.fixture(params=sorted(SHAPES))
+def model(request: pytest.FixtureRequest) -> ToyTransformer:
+    return build(SHAPES[request.param])
+
+
+@pytest.fixture
+def lens(model: ToyTransformer) -> HookedToyTransformer:
+    return HookedToyTransformer(model)
+
+
+@pytest.fixture(scope="module")
+def induction() -> ToyTransformer:
+    """The ideal construction for random triggers, so that W_KQ2 holds every token; n_ctx = 66."""
+    config: Any = load_config(CONFIGS / "bigram/ideal.yaml", {"task.triggers": "random", "task.seq_len": 66})
+    return build_model(config.model, build_task(config.task, torch.device("cpu")), seed=0)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+# One set of parameters, one forward
+
+
+def test_the_view_holds_the_same_parameters(model: ToyTransformer, lens: HookedToyTransformer):
+    mine, theirs = dict(model.named_parameters()), dict(lens.named_parameters())
+    assert set(mine) == set(theirs)
+    assert all(theirs[name] is parameter for name, parameter in mine.items())
+    assert set(model.state_dict()) == set(lens.state_dict())
+
+
+def test_the_view_gives_the_same_logits(model: ToyTransformer, lens: HookedToyTransformer):
+    assert torch.equal(lens(some_tokens()), model(some_tokens()))
+    assert lens(some_tokens(), return_type=None) is None
+
+
+def test_a_change_of_the_model_shows_in_the_view(model: ToyTransformer, lens: HookedToyTransformer):
+    with torch.no_grad():
+        model.unembed.W_U.mul_(2)
+    assert torch.equal(lens(some_tokens()), model(some_tokens()))
+
+
+def test_the_model_it_was_made_from_is_unchanged(model: ToyTransformer):
+    modules, logits = [name for name, _ in model.named_modules()], model(some_tokens())
+    lens = HookedToyTransformer(model)
+    lens.add_hook("blocks.0.attn.hook_pattern", lambda value, hook: 0 * value)
+    assert not torch.equal(lens(some_tokens()), logits)
+    assert torch.equal(model(some_tokens()), logits)
+    assert [name for name, _ in model.named_modules()] == modules
+    assert not any(module._forward_hooks for module in model.modules())
+    lens.reset_hooks()
+    assert torch.equal(lens(some_tokens()), logits)
+
+
+# Names and shapes
+
+STREAM, HEADS = (B, T, D), (B, T, H, D // H)
+
+
+def attention_hooks(layer: int, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> dict[str, Any]:
+    square = (B, q[2], T, T)
+    block = {"hook_resid_pre": STREAM, "hook_attn_out": STREAM, "hook_resid_post": STREAM}
+    attn = {"hook_q": q, "hook_k": k, "hook_v": v, "hook_z": v, "hook_attn_scores": square, "hook_pattern": square}
+    return {f"blocks.{layer}.{name}": shape for name, shape in block.items()} | {
+        f"blocks.{layer}.attn.{name}": shape for name, shape in attn.items()
+    }
+
+
+EMBEDDINGS = {"hook_embed": STREAM, "hook_pos_embed": STREAM}
+ONE_HEAD = (B, T, 1, D)
+NORM = {"hook_scale": (B, T, 1), "hook_normalized": STREAM}
+ATTENTION_ONLY = EMBEDDINGS | {
+    name: shape for layer in range(2) for name, shape in attention_hooks(layer, ONE_HEAD, ONE_HEAD, ONE_HEAD).items()
+}
+FULL = (
+    EMBEDDINGS
+    | {name: shape for layer in range(2) for name, shape in attention_hooks(layer, HEADS, HEADS, HEADS).items()}
+    | {f"blocks.{layer}.{name}": STREAM for layer in range(2) for name in ("hook_resid_mid", "hook_mlp_out")}
+    | {f"blocks.{layer}.mlp.{name}": (B, T, 4 * D) for layer in range(2) for name in ("hook_pre", "hook_post")}
+    | {f"blocks.{layer}.{norm}.{name}": s for layer in range(2) for norm in ("ln1", "ln2") for name, s in NORM.items()}
+    | {f"ln_final.{name}": shape for name, shape in NORM.items()}
+)
+
+
+@pytest.mark.parametrize(("shape", "expected"), [("simplified", ATTENTION_ONLY), ("full", FULL)])
+def test_hook_names_and_shapes_are_those_of_transformer_lens(shape: str, expected: dict[str, tuple[int, ...]]):
+    lens = HookedToyTransformer(build(SHAPES[shape]))
+    assert set(lens.hook_dict) == set(expected)
+    _, cache = lens.run_with_cache(some_tokens())
+    assert {name: tuple(value.shape) for name, value in cache.items()} == expected
+    one = hook_shapes(build(SHAPES[shape]), T)
+    assert one == {name: (1, *size[1:]) for name, size in expected.items()}
+
+
+def test_parameters_have_the_names_and_shapes_of_transformer_lens():
+    shapes = {
+        name: tuple(value.shape) for name, value in HookedToyTransformer(build(SHAPES["full"])).state_dict().items()
+    }
+    assert shapes["embed.W_E"] == (N, D)
+    assert shapes["pos_embed.W_pos"] == (T, D)
+    assert shapes["unembed.W_U"] == (D, N)
+    for layer in range(2):
+        for name in ("W_Q", "W_K", "W_V"):
+            assert shapes[f"blocks.{layer}.attn.{name}"] == (H, D, D // H)
+        assert shapes[f"blocks.{layer}.attn.W_O"] == (H, D // H, D)
+        assert shapes[f"blocks.{layer}.mlp.W_in"] == (D, 4 * D)
+        assert shapes[f"blocks.{layer}.mlp.W_out"] == (4 * D, D)
+    assert not any(name.endswith("mask") for name in shapes)
+
+
+def test_a_separate_output_vocabulary_is_declared():
+    lens = HookedToyTransformer(build({}, n_outputs=11))
+    assert (lens.cfg.d_vocab, lens.cfg.d_vocab_out) == (N, 11)
+
+
+# Caches
+
+
+def test_run_with_cache_returns_an_activation_cache(lens: HookedToyTransformer, model: ToyTransformer):
+    logits, cache = lens.run_with_cache(some_tokens())
+    assert isinstance(cache, ActivationCache)
+    assert torch.equal(logits, model(some_tokens()))
+    pattern = cache["pattern", 0]
+    assert torch.equal(pattern, cache["blocks.0.attn.hook_pattern"])
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(pattern.shape[:-1]))
+    assert (pattern.triu(1) == 0).all()
+    assert torch.equal(cache["resid_post", -1], cache["blocks.1.hook_resid_post"])
+    assert cache.stack_activation("pattern").shape == (2, *pattern.shape)
+
+
+def test_names_filter_keeps_only_what_it_names(lens: HookedToyTransformer):
+    _, cache = lens.run_with_cache(some_tokens(), names_filter=lambda name: name.endswith("hook_pattern"))
+    assert set(cache.keys()) == {"blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"}
+    _, plain = lens.run_with_cache(some_tokens(), return_cache_object=False, names_filter="hook_embed")
+    assert type(plain) is dict
+    assert set(plain) == {"hook_embed"}
+
+
+def test_the_batch_axis_of_one_sequence_can_be_dropped(lens: HookedToyTransformer):
+    _, cache = lens.run_with_cache(some_tokens()[:1], remove_batch_dim=True)
+    assert cache["resid_pre", 0].shape == (T, D)
+
+
+def test_the_parts_of_the_stream_add_up_to_its_end(lens: HookedToyTransformer):
+    _, cache = lens.run_with_cache(some_tokens())
+    parts, labels = cache.decompose_resid(return_labels=True)
+    assert len(parts) == len(labels)
+    torch.testing.assert_close(parts.sum(0), cache["resid_post", -1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(cache.accumulated_resid()[-1], cache["resid_post", -1])
+    everything = cache.get_full_resid_decomposition(expand_neurons=False)
+    torch.testing.assert_close(everything.sum(0), cache["resid_post", -1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("kind", ["linear", "relu"])
+def test_the_parts_add_up_when_only_some_layers_have_feed_forward(kind: str, layers: tuple[int, ...]):
+    lens = HookedToyTransformer(build({"feed_forward": {"kind": kind, "layers": layers}}))
+    _, cache = lens.run_with_cache(some_tokens())
+    torch.testing.assert_close(cache.decompose_resid().sum(0), cache["resid_post", -1], rtol=1e-5, atol=1e-5)
+
+
+def test_head_results_add_up_to_what_attention_adds(lens: HookedToyTransformer):
+    _, cache = lens.run_with_cache(some_tokens())
+    first = cache.stack_head_results(layer=1)
+    torch.testing.assert_close(first.sum(0), cache["attn_out", 0], rtol=1e-5, atol=1e-5)
+    whole = cache.stack_head_results(layer=2, incl_remainder=True)
+    torch.testing.assert_close(whole.sum(0), cache["resid_post", -1], rtol=1e-5, atol=1e-5)
+
+
+def test_logit_attributions_of_the_parts_add_up_to_the_logit(lens: HookedToyTransformer):
+    """Σ_parts LN(part) · u_y = logit of y: exact also with LayerNorm, whose gain is 1 and offset 0 at the start."""
+    tokens = some_tokens()
+    logits, cache = lens.run_with_cache(tokens)
+    right = (tokens + 1) % N
+    attributed = cache.logit_attrs(cache.decompose_resid(), right).sum(0)
+    torch.testing.assert_close(attributed, logits.gather(2, right[..., None])[..., 0], rtol=1e-4, atol=1e-4)
+
+
+# Interventions
+
+
+def test_editing_the_pattern_changes_the_logits_as_the_equations_say():
+    """With every query of the last layer on its own position, layer 2 adds h_t W_OV to the stream."""
+    model = build(SHAPES["simplified"])
+    lens, tokens = HookedToyTransformer(model), some_tokens()
+    eye = torch.eye(T).expand(B, 1, T, T)
+    edited = lens.run_with_hooks(tokens, fwd_hooks=[("blocks.1.attn.hook_pattern", lambda value, hook: eye)])
+    _, seen = model.observe(tokens, "blocks.1.hook_resid_pre")
+    h = seen["blocks.1.hook_resid_pre"]
+    torch.testing.assert_close(edited, (h + h @ model.W_OV(1)[0]) @ model.unembed.W_U, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(edited, model(tokens))
+    assert torch.equal(lens(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("name", sorted(set(FULL) - {"blocks.0.attn.hook_attn_scores"}))
+def test_every_hook_lies_on_the_way_to_the_logits(name: str):
+    lens, tokens = HookedToyTransformer(build(SHAPES["full"])), some_tokens()
+    noise = torch.rand(FULL[name], generator=generator(0, name))
+    edited = lens.run_with_hooks(tokens, fwd_hooks=[(name, lambda value, hook: value + noise)])
+    assert not torch.allclose(edited, lens(tokens))
+
+
+def test_circuits_are_factored_matrices(model: ToyTransformer, lens: HookedToyTransformer):
+    assert isinstance(lens.QK, FactoredMatrix)
+    for layer in range(2):
+        torch.testing.assert_close(lens.QK.AB[layer], model.W_KQ(layer))
+        torch.testing.assert_close(lens.OV.AB[layer], model.W_OV(layer))
+    scores = (lens.W_E @ lens.QK[1, 0] @ lens.W_E.T).AB
+    torch.testing.assert_close(scores, model.embed.W_E @ model.W_KQ(1)[0] @ model.embed.W_E.T, rtol=1e-4, atol=1e-4)
+    assert torch.equal(lens.W_pos, model.pos_embed.W_pos)
+    assert torch.equal(lens.W_U, model.unembed.W_U)
+
+
+def test_a_model_without_positions_has_no_W_pos():
+    lens = HookedToyTransformer(build({"position": "none"}))
+    assert "hook_pos_embed" not in lens.hook_dict
+    with pytest.raises(AttributeError, match="no positions"):
+        _ = lens.W_pos
+
+
+def test_patching_the_only_changed_position_restores_everything():
+    lens = HookedToyTransformer(build(SHAPES["full"]))
+    clean = some_tokens()[:1]
+    corrupted = clean.clone()
+    corrupted[0, 4] = (clean[0, 4] + 1) % N
+    clean_logits, cache = lens.run_with_cache(clean)
+    at_start = lens(corrupted)
+
+    def restored(logits: torch.Tensor) -> torch.Tensor:
+        change = clean_logits[0, -1, 0] - at_start[0, -1, 0]
+        return (logits[0, -1, 0] - at_start[0, -1, 0]) / change
+
+    patched = patching.get_act_patch_resid_pre(lens, corrupted, cache, restored)
+    # Layer 1 sees the changed token in one position only; layer 2 sees its effect there and later, never before.
+    expected = torch.zeros(T)
+    expected[4] = 1
+    torch.testing.assert_close(patched[0], expected, rtol=0, atol=1e-3)
+    torch.testing.assert_close(patched[1, :4], torch.zeros(4), rtol=0, atol=1e-3)
+
+
+def test_patching_the_only_head_at_every_position_restores_everything():
+    # The stream of the last position comes from its own token, which is not changed, and from the one head.
+    lens = HookedToyTransformer(build({"n_layers": 1, "attention": {"kq": "joint"}}))
+    clean = some_tokens()[:1]
+    corrupted = clean.clone()
+    corrupted[0, 4] = (clean[0, 4] + 1) % N
+    clean_logits, cache = lens.run_with_cache(clean)
+    distance = (lens(corrupted) - clean_logits)[0, -1].norm()
+    assert distance > 0
+
+    def left(logits: torch.Tensor) -> torch.Tensor:
+        return (logits - clean_logits)[0, -1].norm() / distance
+
+    patched = patching.get_act_patch_attn_head_out_all_pos(lens, corrupted, cache, left)
+    assert float(patched[0, 0]) == pytest.approx(0, abs=1e-5)
+
+
+def test_the_ideal_construction_carries_the_output_through_the_second_head(induction: ToyTransformer):
+    """… q o … q → o. With o changed to o', the second head alone brings o back; the first carries q, which is the same."""
+    lens = HookedToyTransformer(induction)
+    clean = torch.randperm(65, generator=generator(0, "clean"))[None, :40]
+    clean[0, -1] = q = clean[0, 10]
+    o, other = int(clean[0, 11]), int(clean[0, 20])
+    corrupted = clean.clone()
+    corrupted[0, 11] = other
+    corrupted[0, 20] = o
+    clean_logits, cache = lens.run_with_cache(clean)
+    corrupted_logits = lens(corrupted)
+    assert clean_logits[0, -1].argmax() == o
+    assert corrupted_logits[0, -1].argmax() == other
+    assert q != o
+
+    def advantage(logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, -1, o] - logits[0, -1, other]
+
+    def restored(logits: torch.Tensor) -> torch.Tensor:
+        start = advantage(corrupted_logits)
+        return (advantage(logits) - start) / (advantage(clean_logits) - start)
+
+    heads = patching.get_act_patch_attn_head_out_all_pos(lens, corrupted, cache, restored)
+    # What the second head carries is all but the crosstalk of order 1/√d = .04 that the first leaves in the stream.
+    assert float(heads[1, 0]) == pytest.approx(1, abs=0.2)
+    assert abs(float(heads[0, 0])) < 0.2
+    stream = patching.get_act_patch_resid_pre(lens, corrupted, cache, restored)
+    assert stream[1].argmax() == 11
+    assert float(stream[1, 11]) > 0.7
+
+
+def test_head_detection_finds_the_induction_circuit(induction: ToyTransformer):
+    lens = HookedToyTransformer(induction)
+    half = torch.randperm(65, generator=generator(0, "half"))[:32]
+    sequence = torch.cat([half, half])  # 64 < n_ctx = 66: detection needs room
+    previous = detect_head(lens, sequence, "previous_token_head")[:, 0]
+    matching = detect_head(lens, sequence, "induction_head")[:, 0]
+    # Attention on the previous position is .98 at d = 512; the first of 64 rows has none.
+    assert float(previous[0]) > 0.85
+    assert float(previous[1]) < 0.2
+    # Only the second half has something to match: at most one half.
+    assert float(matching[1]) > 0.4
+    assert float(matching[0]) < 0.1

@@ -1,0 +1,182 @@
+"""The loop: what a step may not do, what freezing means, and how a training can end."""
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import toytf
+from toytf.errors import RunFailed, UserError
+from toytf.plugins import load_config
+from toytf.training.build import build_model, build_task
+from toytf.training.config import CheckpointConfig
+from toytf.training.learner import SeedLearner, build_optimizer
+from toytf.training.loop import training_step
+
+TINY: dict[str, Any] = {
+    "task.seq_len": 12,
+    "model.d_model": 16,
+    "train.steps": 20,
+    "train.batch_size": 8,
+    "train.evaluation.every": 10,
+    "train.evaluation.sequences": 16,
+    "threads": 1,
+    "logging.wandb": "off",
+}
+
+
+class HostWaits(TorchDispatchMode):
+    """Counts the operations whose result the host must wait for: reading a value, or a shape that depends on data."""
+
+    OPS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "_to_copy", "equal")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        boolean_index = name in ("index", "index_put_") and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        moves = name == "_to_copy" and "device" in (kwargs or {}) and kwargs["device"] != args[0].device
+        if (name in self.OPS and name != "_to_copy") or boolean_index or moves:
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def make_learner(overrides: dict[str, Any]) -> tuple[SeedLearner, Any]:
+    config: Any = load_config("configs/quickstart.yaml", {**TINY, **overrides})
+    task = build_task(config.task, torch.device("cpu"))
+    return SeedLearner(build_model(config.model, task, 0), task, [], config.train, 0), config
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("triggers", ["fixed", "random"])
+def test_no_step_waits_for_the_device(optimizer: str, triggers: str) -> None:
+    learner, config = make_learner({"train.optimizer.kind": optimizer, "task.triggers": triggers})
+    chosen = build_optimizer(config.train, learner.parameters.values())
+    loss_sum = torch.zeros(())
+    training_step(learner, chosen, 0, loss_sum)  # the optimiser makes its state in the first
+    with HostWaits() as waits:
+        training_step(learner, chosen, 1, loss_sum)
+    # AdamW counts its steps on the CPU, whatever the device: reading that count waits for nothing.
+    counted = [name for name in waits.seen if not (optimizer == "adamw" and name == "_local_scalar_dense")]
+    assert counted == []
+    reads = len(waits.seen) - len(counted)
+    assert reads <= 2 * len(learner.parameters)
+
+
+def test_the_counter_of_waits_would_notice_one() -> None:
+    x = torch.arange(4.0)
+    with HostWaits() as waits:
+        x[x > 1]
+        x.sum().item()
+    assert set(waits.seen) >= {"index", "_local_scalar_dense"}
+
+
+def test_only_unfrozen_parameters_move_and_the_schedule_frees_them_at_its_step(tmp_path: Path) -> None:
+    freed = "blocks.1.attn.W_K"
+    run = toytf.run(
+        "configs/quickstart.yaml",
+        {
+            **TINY,
+            "model.freeze": ["embed.*", "pos_embed.*", "unembed.*", "blocks.0.*", freed],
+            "model.unfreeze": {10: [freed]},
+            "train.checkpoints.every": 10,
+            "train.optimizer.weight_decay": 0.1,
+        },
+        out=tmp_path / "run",
+    )
+    start, middle, end = (dict(run.model(step=step).named_parameters()) for step in (0, 10, 20))
+    for name in start:
+        always = name.startswith("blocks.1") and name != freed
+        assert torch.equal(start[name], middle[name]) == (not always), name  # weight decay does not touch the frozen
+        assert torch.equal(middle[name], end[name]) == (not always and name != freed), name
+    history = run.history
+    assert f"norm/{freed}" in history
+    assert history[f"norm/{freed}"].isna().tolist() == [True, True, False]
+
+
+def test_divergence_stops_with_a_sentence_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(RunFailed, match=r"diverged by step \d+.*last good checkpoint is at step \d+") as failure:
+        toytf.run(
+            "configs/quickstart.yaml",
+            {**TINY, "train.optimizer": {"kind": "sgd", "lr": 1e30}, "train.steps": 50},
+            out=out,
+        )
+    assert failure.value.exit_code == 1
+    model = toytf.Run.open(out).model()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    for line in (out / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda constant: pytest.fail(f"{constant} in metrics.jsonl"))
+
+
+def test_a_full_disk_loses_no_checkpoint_and_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    from toytf.training import checkpoints
+
+    real = checkpoints.write_atomic
+
+    def fills_up(path: Path, content: bytes) -> None:
+        if "step000016" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(checkpoints, "write_atomic", fills_up)
+    with pytest.raises(RunFailed, match=r"disk is full.*--resume"):
+        toytf.run("configs/quickstart.yaml", TINY, out=out)
+    assert checkpoints.CheckpointStore(out / "checkpoints", 0).latest() == 8
+    monkeypatch.undo()
+    toytf.run("configs/quickstart.yaml", TINY, out=out, resume=True)
+    toytf.run("configs/quickstart.yaml", TINY, out=whole)
+    assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_nothing_to_train_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to train"):
+        toytf.run("configs/quickstart.yaml", {**TINY, "model.freeze": ["*"]}, out=tmp_path / "run")
+
+
+def test_checkpoints_are_log_spaced_and_regular() -> None:
+    due = [step for step in range(301) if CheckpointConfig(every=100).due(step)]
+    assert due == [0, 1, 2, 4, 8, 16, 32, 64, 100, 128, 200, 256, 300]
+    assert [step for step in range(301) if CheckpointConfig(every=100, log_spaced=False).due(step)] == [
+        0,
+        100,
+        200,
+        300,
+    ]
+
+
+def test_evaluation_and_training_draw_from_different_streams() -> None:
+    learner, config = make_learner({})
+    from toytf.randomness import generator
+
+    held_out = learner.task.sample(config.train.batch_size, generator(0, "evaluation", 3))
+    assert not torch.equal(learner.sample(3).tokens, held_out.tokens)
+    assert torch.equal(learner.sample(3).tokens, learner.sample(3).tokens)
+    assert not torch.equal(learner.sample(3).tokens, learner.sample(4).tokens)
+
+
+@pytest.mark.parametrize(("role", "expected"), [("in_context", 2), ("global", 0)])
+def test_the_loss_is_the_mean_over_the_positions_of_its_role(role: str, expected: int) -> None:
+    learner, _ = make_learner({"train.loss": role})
+    batch = learner.sample(0)
+    mask = batch.latents["counter"] >= 2 if expected else batch.latents["counter"] == 0
+    logits = learner.model(batch.tokens)
+    by_hand = torch.nn.functional.cross_entropy(logits[mask], batch.targets[mask])
+    assert learner.loss(batch).item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_quickstart_reaches_what_four_seeds_reached_before(tmp_path: Path) -> None:
+    # Four seeds reached .96–.98 on untrapped sequences at step 300, with W_OV2 and W_KQ2 fully recalled.
+    run = toytf.run("configs/quickstart.yaml", {"logging.wandb": "off"}, out=tmp_path / "run")
+    assert run.summary["eval/untrapped_accuracy"] >= 0.95
+    assert run.summary["recall/W_OV2"] == run.summary["recall/W_KQ2"] == 1.0

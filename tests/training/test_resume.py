@@ -1,0 +1,107 @@
+"""A run that was killed anywhere and resumed is, to the bit, the run that was not."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+COMMAND = Path(sys.executable).with_name("toytf")
+STEPS = 400
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of a tiny model; evaluations, checkpoints and an unfreezing fall on unlike steps."""
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    content = {
+        "base": str(Path("configs/quickstart.yaml").resolve()),
+        "task": {"seq_len": 12},
+        "model": {"d_model": 16, "freeze": ["embed.*", "blocks.1.attn.W_K"], "unfreeze": {55: ["blocks.1.attn.W_K"]}},
+        "train": {
+            "steps": STEPS,
+            "batch_size": 8,
+            "evaluation": {"every": 7, "sequences": 16},
+            "checkpoints": {"every": 10},
+        },
+        "seeds": [0, 1],
+        "threads": 1,
+        "logging": {"wandb": "off"},
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(config: Path) -> Path:
+    out = config.parent / "uninterrupted"
+    subprocess.run([COMMAND, "run", config, "--out", out], check=True, capture_output=True)
+    return out
+
+
+def record(out: Path) -> dict[str, bytes]:
+    names = ["metrics.jsonl", "summary.json", "config.yaml"]
+    names += [f"checkpoints/seed{seed}-step{STEPS:06d}.safetensors" for seed in (0, 1)]
+    return {name: (out / name).read_bytes() for name in names}
+
+
+def wait_for_rows(out: Path, rows: int, process: "subprocess.Popen[bytes]") -> None:
+    metrics = out / "metrics.jsonl"
+    while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < rows):
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("trial", range(2))
+def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(
+    config: Path, uninterrupted: Path, tmp_path: Path, trial: int
+) -> None:
+    chance = random.Random(trial)
+    out = tmp_path / "killed"
+    command = [COMMAND, "run", config, "--out", out, "--resume"]
+    all_rows = (uninterrupted / "metrics.jsonl").read_bytes().count(b"\n")
+    for rows in sorted(chance.sample(range(all_rows - 5), 2)):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_rows(out, rows, process)
+        time.sleep(chance.random() * 0.02)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert not (out / "summary.json").exists()
+    subprocess.run(command, check=True, capture_output=True)
+    assert record(out) == record(uninterrupted)
+
+
+def test_interrupted_it_saves_says_how_to_go_on_and_does(config: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "interrupted"
+    process = subprocess.Popen(
+        [COMMAND, "run", config, "--out", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_rows(out, 10, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    last = errors.strip().splitlines()[-1]
+    assert "stopped at step" in last
+    again = last.partition("to go on: ")[2].split()
+    assert again[0] == "toytf"
+    subprocess.run([COMMAND, *again[1:]], check=True, capture_output=True)
+    assert record(out) == record(uninterrupted)
+
+
+def test_the_config_of_a_run_reruns_to_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again"
+    subprocess.run([COMMAND, "run", uninterrupted / "config.yaml", "--out", out], check=True, capture_output=True)
+    assert record(out) == record(uninterrupted)
+
+
+def test_seeds_are_summarised_by_mean_and_standard_deviation(uninterrupted: Path) -> None:
+    rows = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
+    a, b = (row["eval/in_context_loss"] for row in rows if row["step"] == STEPS)
+    summary = json.loads((uninterrupted / "summary.json").read_text())
+    assert summary["eval/in_context_loss"] == pytest.approx((a + b) / 2)
+    assert summary["eval/in_context_loss/std"] == pytest.approx(abs(a - b) / 2**0.5)
+    assert all(isinstance(value, float) for value in summary.values())
