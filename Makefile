@@ -6,7 +6,8 @@ READY := .venv/.ready
 .PHONY: quickstart test slow lint format bench clean
 
 quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/report.html
-	$(BIN)/toytf run configs/quickstart.yaml --out runs/quickstart --resume
+	rm -rf runs/quickstart
+	$(BIN)/toytf run configs/quickstart.yaml --out runs/quickstart
 
 test: $(READY)  ## the tests, on two cores
 	$(BIN)/pytest -n 2

@@ -20,7 +20,10 @@ from toytf.task import Batch, Reference, Task
 
 
 class Attention(Probe):
-    """`attention/…` over heads' mean pattern; the chance value is what uniform attention over the past would get."""
+    """`attention/…` over heads' mean pattern; the chance value is what uniform attention over the past would get.
+
+    `predicts_attended` has none: what a guess would get depends on the model's own predictions.
+    """
 
     config: AttentionConfig
 
@@ -36,11 +39,13 @@ class Attention(Probe):
         references: dict[str, Reference] = {}
 
         def add(
-            name: str, right: Bool[Tensor, "b t"], where: Bool[Tensor, "b t"], chance: Float[Tensor, "b t"]
+            name: str, right: Bool[Tensor, "b t"], where: Bool[Tensor, "b t"], chance: Float[Tensor, "b t"] | None
         ) -> None:
             if where.any():
                 found[f"attention/{name}"] = float(right[where].float().mean())
-                references[f"attention/{name}"] = Reference(1.0, float(chance[where].mean()))
+                references[f"attention/{name}"] = Reference(
+                    1.0, None if chance is None else float(chance[where].mean())
+                )
 
         one_of_the_past = (1 / (positions + 1.0)).expand_as(z)
         attended = [pattern.argmax(-1) for pattern in patterns]
@@ -60,13 +65,11 @@ class Attention(Probe):
         fraction = 1 / (positions + 1.0)
         followed_trigger = ((before[:, None, :] == z[:, :, None]) & past).sum(2) * fraction
         holds_output = ((z[:, None, :] == batch.targets[:, :, None]) & past).sum(2) * fraction
-        predicted = logits.argmax(-1)
-        holds_predicted = ((z[:, None, :] == predicted[:, :, None]) & past).sum(2) * fraction
         token_attended = z.gather(1, j)
         scored = batch.roles["in_context"]
         for suffix, where in {"": scored, "_repeat": scored & (z == batch.targets)}.items():
             add(f"induction{suffix}", before.gather(1, j) == z, where, followed_trigger)
             add(f"attends_to_output{suffix}", token_attended == batch.targets, where, holds_output)
-            add(f"predicts_attended{suffix}", token_attended == predicted, where, holds_predicted)
+            add(f"predicts_attended{suffix}", token_attended == logits.argmax(-1), where, None)
             add(f"uses_previous_token{suffix}", to_previous.gather(1, j), where & (j > 0), one_of_the_past)
         return ProbeResult(found, references)

@@ -6,15 +6,11 @@ from typing import Any
 
 import typer
 
+from toytf.config import config_folder
 from toytf.errors import UserError, nearest
 from toytf.plugins import experiment_schema, plugins
 
 KINDS = ("tasks", "probes", "experiments", "configs", "claims")
-
-
-def config_folder() -> Path:
-    """The configs that ship: beside the package, in a checkout and when installed alike."""
-    return Path(__file__).parent.parent / "configs"
 
 
 def claim_files() -> dict[str, Path]:

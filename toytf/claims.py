@@ -121,7 +121,7 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
 def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Path) -> Outcome:
     """Run one claim and compare."""
     from toytf.experiments.launch import run_config
-    from toytf.experiments.summary import by_seed
+    from toytf.summary import by_seed
 
     seeds: dict[str, pd.DataFrame] = {}
     directories = {run: out / "runs" / digest(config) for run, config in configs.items()}

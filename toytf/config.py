@@ -46,7 +46,8 @@ def read_config(
     A mapping's `base:` is relative to `folder` (default: the working directory).
     """
     if isinstance(source, str | Path):
-        merged = _compose(_load_yaml(Path(source)), Path(source), ())
+        path = locate(Path(source))
+        merged = _compose(_load_yaml(path), path, ())
     else:
         merged = _compose(OmegaConf.create(dict(source)), (folder or Path()) / "config", ())
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_parse_override, overrides)
@@ -61,6 +62,17 @@ def read_config(
         raise UserError(f"{_label(source)}: {_first_line(error)}") from None
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
+
+
+def config_folder() -> Path:
+    """The configs that ship: beside the package, in a checkout and when installed alike."""
+    return Path(__file__).parent.parent / "configs"
+
+
+def locate(path: Path) -> Path:
+    """The file itself; away from the checkout, `configs/…` means the configs that ship."""
+    shipped = config_folder().parent / path
+    return shipped if path.parts[:1] == ("configs",) and not path.exists() and shipped.exists() else path
 
 
 def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:

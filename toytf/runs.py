@@ -1,6 +1,7 @@
 """The run directory: the only state. Resuming, inspecting, comparing and claims all read it."""
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -8,6 +9,7 @@ from toytf import config as configs
 from toytf.errors import UserError
 from toytf.files import write_atomic
 from toytf.plugins import ExperimentConfig, load_config, probe_config
+from toytf.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +72,11 @@ class Run:
         return self.directory / "metrics.jsonl"
 
     @property
+    def summary_file(self) -> Path:
+        """The summary, written when the run has come to its end."""
+        return self.directory / "summary.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of weights."""
         return self.directory / "checkpoints"
@@ -79,7 +86,7 @@ class Run:
         """The page."""
         return self.directory / "report.html"
 
-    @property
+    @cached_property
     def config(self) -> Any:
         """The validated config."""
         return load_config(self.config_file)
@@ -99,21 +106,24 @@ class Run:
 
     @property
     def summary(self) -> dict[str, float]:
-        """Means over seeds at the end, `<metric>/std` beside each when there are several."""
-        path = self.directory / "summary.json"
-        if not path.is_file():
-            raise UserError(f"{self.directory}: not finished yet (no summary.json); add --resume to go on with it")
-        return cast(dict[str, float], json.loads(path.read_text()))
+        """Means over seeds, `<metric>/std` beside each when there are several; of what there is while a run goes on."""
+        if self.finished:
+            return cast(dict[str, float], json.loads(self.summary_file.read_text()))
+        history = self.history
+        if history.empty:
+            raise UserError(f"{self.directory}: nothing has been measured yet")
+        return summarise(history)
 
     @property
     def finished(self) -> bool:
         """Did the run come to its end?"""
-        return (self.directory / "summary.json").is_file()
+        return self.summary_file.is_file()
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Put a JSON file into the directory, in one move."""
         write_atomic(self.directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
+    @cached_property
     def task(self) -> "Task":
         """The task of this run."""
         from toytf.training.build import build_task, pick_device
@@ -132,7 +142,7 @@ class Run:
             raise UserError(f"{self.directory}: no checkpoint of seed {seed} yet")
         if step is not None and step not in steps:
             raise UserError(f"{self.directory}: no checkpoint at step {step} (there are: {', '.join(map(str, steps))})")
-        model = build_model(self.config.model, self.task(), seed)
+        model = build_model(self.config.model, self.task, seed)
         model.load_state_dict(store.load_weights(steps[-1] if step is None else step))
         return model.eval()
 
@@ -146,8 +156,7 @@ class Run:
         """Fresh sequences of the task, from a stream that neither training nor evaluation uses."""
         from toytf.randomness import generator
 
-        task = self.task()
-        return task.sample(n, generator(self._seed(seed), "inspection", device=task.device))
+        return self.task.sample(n, generator(self._seed(seed), "inspection", device=self.task.device))
 
     def probe(self, kind: str, *, step: int | None = None, seed: int | None = None) -> "ProbeResult":
         """Run a probe on any checkpoint, with the options that this run's config gives it."""
@@ -156,7 +165,7 @@ class Run:
         own = [probe for probe in self.config.probes if probe.kind == kind]
         probe = build_probe(own[0] if own else probe_config(kind))
         n = self.config.train.evaluation.sequences
-        return probe(self.model(step=step, seed=seed), self.task(), self.batch(n, seed=seed))
+        return probe(self.model(step=step, seed=seed), self.task, self.batch(n, seed=seed))
 
     def _seed(self, seed: int | None) -> int:
         seeds = self.config.seeds

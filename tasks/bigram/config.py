@@ -7,7 +7,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from toytf.plugins import TaskConfig
 
-
 SHAKESPEARE = "shakespeare"
 """The corpus that ships: 42 plays and poems, as a table of 65 characters."""
 

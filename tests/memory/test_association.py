@@ -129,8 +129,8 @@ def test_chance_is_one_over_the_number_of_candidates():
 
 
 def test_chance_is_what_random_matrices_recall():
-    # Fresh keys, values and W for each of 400 draws make the values exchangeable, so the expectation is exactly 1/m; the
-    # pairs of one draw are correlated, so the standard error is that of the 400 means.
+    # Fresh keys, values and W for each of 400 draws make the values exchangeable, so the expectation is exactly 1/m;
+    # the pairs of one draw are correlated, so the standard error is that of the 400 means.
     recalls = torch.stack([random_association(seed).recall(random_matrix(seed)) for seed in range(400)])
     assert abs(float(recalls.mean()) - random_association(0).chance) < 4 * float(recalls.std()) / 20
 
@@ -274,5 +274,5 @@ def test_hebbian_recall_is_the_gaussian_prediction(load: int):
     n = int(load * capacity(d))
     recalls = torch.stack([a.recall(hebbian(a)) for a in (injective(n, d, seed) for seed in range(4))])
     # Standard error at most √(.25 / 4n) = .009 where recall is near one half. The n scores of a key are taken as
-    # independent though they live in d dimensions, which costs an order 1/√d = .09 of the part that is lost: .06 in all.
+    # independent though they live in d dimensions, an effect of order 1/√d = .09 of the part lost: .06 in all.
     assert float(recalls.mean()) == pytest.approx(expected_hebbian_recall(n, d), abs=0.06)

@@ -231,7 +231,7 @@ def test_editing_the_pattern_changes_the_logits_as_the_equations_say():
     assert torch.equal(lens(tokens), model(tokens))
 
 
-@pytest.mark.parametrize("name", sorted(set(FULL) - {"blocks.0.attn.hook_attn_scores"}))
+@pytest.mark.parametrize("name", sorted(FULL))
 def test_every_hook_lies_on_the_way_to_the_logits(name: str):
     lens, tokens = HookedToyTransformer(build(SHAPES["full"])), some_tokens()
     noise = torch.rand(FULL[name], generator=generator(0, name))
@@ -295,7 +295,7 @@ def test_patching_the_only_head_at_every_position_restores_everything():
 
 
 def test_the_ideal_construction_carries_the_output_through_the_second_head(induction: ToyTransformer):
-    """… q o … q → o. With o changed to o', the second head alone brings o back; the first carries q, which is the same."""
+    """… q o … q → o. With o changed to o', the second head alone brings o back; the first carries q as before."""
     lens = HookedToyTransformer(induction)
     clean = torch.randperm(65, generator=generator(0, "clean"))[None, :40]
     clean[0, -1] = q = clean[0, 10]

@@ -11,10 +11,10 @@ import torch
 
 from toytf.errors import Interrupted
 from toytf.experiments.config import TrainExperimentConfig
-from toytf.experiments.summary import summarise
 from toytf.report.page import write_report
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
+from toytf.summary import summarise
 from toytf.training.build import build_model, build_probe, build_task, pick_device
 from toytf.training.checkpoints import CheckpointStore
 from toytf.training.learner import Row, SeedLearner
@@ -32,7 +32,7 @@ def run_training(config: TrainExperimentConfig, run: Run) -> None:
     probes = [build_probe(probe) for probe in config.probes]
     metrics = MetricsFile(run.metrics_file)
     seconds = {}
-    with ProgressLine(config.train.steps, len(config.seeds)) as line, _stop_on_interrupt() as stop:
+    with ProgressLine(config.train.steps, config.train.loss) as line, _stop_on_interrupt() as stop:
         for seed in config.seeds:
             store = CheckpointStore(run.checkpoints, seed)
             if store.latest() == config.train.steps:

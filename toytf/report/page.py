@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 
     from toytf.runs import Run
 
+CHART_TITLES = {
+    "loss": "Loss by role",
+    "accuracy": "Accuracy by role",
+    "recall": "Recall of the ideal memories",
+    "kl": "Divergence from the law to be stored (nats)",
+    "attention": "Where the layers attend",
+}
+UNCHARTED = ("ideal", "chance", "floor", "train", "norm", "grad_norm")
+
 MAP_LENGTH = 64
 """Positions shown in an attention map; more cannot be read."""
 
@@ -63,24 +72,23 @@ def run_figures(run: "Run") -> Iterator[tuple[str, Any]]:
     from toytf.figures import curves
 
     history, summary = run.history, run.summary
-    metrics = [name for name in history.columns if f"chance/{name}" in summary and not is_variant(name)]
-    groups = {
-        "loss": ("Loss by role", [name for name in metrics if name.endswith("_loss")]),
-        "accuracy": ("Accuracy by role", [name for name in metrics if name.endswith("_accuracy")]),
-        "recall": ("Recall of the ideal memories", [name for name in metrics if name.startswith("recall/")]),
-        "kl": ("Divergence from the law to be stored (nats)", [name for name in metrics if name.startswith("kl/")]),
-        "attention": ("Where the layers attend", [name for name in metrics if name.startswith("attention/")]),
-    }
+    names = [name for name in history.columns if "/" in name and not is_variant(name)]
     floors = {
         name.removeprefix("floor/"): value
         for name, value in summary.items()
         if name.startswith("floor/") and not name.endswith("/std")
     }
+    charts: dict[str, list[str]] = {}
+    for name in names:
+        group = name.partition("/")[0]
+        if group == "eval":
+            group = name.rpartition("_")[2]  # loss or accuracy
+        if group not in UNCHARTED:
+            charts.setdefault(group, []).append(name)
     if history["step"].max() > 0:  # else nothing moved, and the table says it all
-        for key, (title, names) in groups.items():
-            levels = {label: value for label, value in floors.items() if f"_{key}/" in label}
-            if names:
-                yield key, curves(history, names, title, levels)
+        for group, members in charts.items():
+            levels = {label: value for label, value in floors.items() if f"_{group}/" in label}
+            yield group, curves(history, members, CHART_TITLES.get(group, group), levels)
     yield from _attention_maps(run)
 
 
@@ -89,7 +97,7 @@ def _attention_maps(run: "Run") -> Iterator[tuple[str, Any]]:
 
     from toytf.figures import attention_map
 
-    model, task = run.model(), run.task()
+    model, task = run.model(), run.task
     batch = run.batch(1)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     with torch.no_grad():

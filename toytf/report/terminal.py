@@ -9,14 +9,12 @@ from rich.table import Table
 
 from toytf.report.table import summary_table
 
-_SHOWN = {"train/loss": "loss", "recall/W_OV2": "OV2", "recall/W_KQ2": "KQ2", "recall/W_KQ1": "KQ1"}
-
 
 class ProgressLine:
     """One line per seed: steps done, loss, accuracy and recalls as of the last evaluation."""
 
-    def __init__(self, steps: int, n_seeds: int) -> None:
-        self._steps, self._n_seeds = steps, n_seeds
+    def __init__(self, steps: int, role: str) -> None:
+        self._steps, self._role = steps, role
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -48,12 +46,11 @@ class ProgressLine:
         self._progress.update(self._current, completed=step if self._steps else 1)
 
     def measured(self, row: Mapping[str, float]) -> None:
-        """Show the metrics of an evaluation."""
-        shown = {label: row[name] for name, label in _SHOWN.items() if name in row}
-        accuracies = [name for name in row if name.startswith("eval/") and name.endswith("_accuracy")]
-        first = next((name for name in accuracies if "in_context" in name), accuracies[0] if accuracies else None)
-        if first:
-            shown[first.removeprefix("eval/").removesuffix("_accuracy")] = row[first]
+        """Show the loss, the accuracy of the trained role, and the recalls without their variants."""
+        recalls = [name for name in row if name.startswith("recall/")]
+        plain = [name for name in recalls if not any(name.startswith(other) for other in recalls if other != name)]
+        names = [name for name in ("train/loss", f"eval/{self._role}_accuracy", *plain) if name in row]
+        shown = {name.partition("/")[2].removesuffix("_accuracy"): row[name] for name in names}
         self._progress.update(
             self._current, metrics="  ".join(f"{label} {value:.2f}" for label, value in shown.items())
         )

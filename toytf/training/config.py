@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from toytf.config import Config
 
@@ -61,3 +61,8 @@ class LoggingConfig(Config):
     group: str | None = None
     """Default: the name of the run directory; each seed is a wandb run of this group."""
     tags: tuple[str, ...] = ()
+
+    @field_validator("wandb", mode="before")
+    @classmethod
+    def _read_yaml_off(cls, value: object) -> object:
+        return "off" if value is False else value  # YAML reads a bare `off` as false

@@ -1,6 +1,7 @@
 """Character statistics: the table that ships, and a user's own text."""
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.bigram.config import BigramConfig
-from tasks.bigram.corpus import SHAKESPEARE, BigramTable, count_bigrams, load_table
+from tasks.bigram.config import SHAKESPEARE, BigramConfig
+from tasks.bigram.corpus import BigramTable, count_bigrams, load_table
 from tasks.bigram.task import BigramTask
 from toytf.errors import UserError
 from toytf.randomness import generator
@@ -97,7 +98,7 @@ def test_counting_equals_counting_in_python(text: str, n_tokens: int):
     kept = Counter(text.replace("\r", ""))
     ordered = sorted(kept, key=lambda c: (-kept[c], c))[:n_tokens]
     left = [c for c in text if c in ordered]
-    pairs = Counter(zip(left, left[1:], strict=False))
+    pairs = Counter(pairwise(left))
     table = count_bigrams(text, n_tokens)
     assert table.characters == tuple(ordered)
     assert {
@@ -117,10 +118,10 @@ def test_a_users_text_makes_a_task_of_its_own_characters(tmp_path: Path):
     config = BigramConfig(kind="bigram", corpus=str(text), n_triggers=2, seq_len=32)
     task = BigramTask(config, torch.device("cpu"))
     # space, newline and a c e h m n o s t: fewer than the 65 that were allowed.
-    assert sorted(task.token_names) == sorted("acehmnost") + ["⏎", "␠"]
+    assert sorted(task.token_names) == [*sorted("acehmnost"), "⏎", "␠"]
     batch = task.sample(64, generator(0, "batch"))
     assert batch.tokens.max() < 11
-    follows = {(a, b) for a, b in zip("the cat sat on the mat\n" * 2, ("the cat sat on the mat\n" * 2)[1:], strict=False)}
+    follows = set(pairwise("the cat sat on the mat\n" * 2))
     names = {"⏎": "\n", "␠": " "}
     triggers = set(task.fixed_triggers.tolist())
     for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
@@ -142,7 +143,9 @@ def test_a_missing_text_is_named_in_the_error(tmp_path: Path):
         BigramConfig(kind="bigram", corpus=str(tmp_path / "absent.txt"))
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"\xff\xfe\x00", "UTF-8"), (b"a", "no two adjacent"), (b"", "no two")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"\xff\xfe\x00", "UTF-8"), (b"a", "no two adjacent"), (b"", "no two")]
+)
 def test_a_text_that_cannot_be_used_is_the_users_error(tmp_path: Path, content: bytes, message: str):
     text = tmp_path / "bad.txt"
     text.write_bytes(content)

@@ -1,0 +1,178 @@
+"""Alias tables, draws without replacement and chains: the laws they should follow."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmarks.bigram_data import loop_sequence
+from tasks.bigram.config import SHAKESPEARE, BigramConfig
+from tasks.bigram.corpus import load_table
+from tasks.bigram.sampler import AliasTable, draw_chains, draw_without_replacement
+from tasks.bigram.task import BigramTask
+from toytf.randomness import generator
+
+CPU = torch.device("cpu")
+BIGRAM = load_table(SHAKESPEARE, 65).bigram
+
+
+def probabilities(table: AliasTable) -> np.ndarray:
+    """Column j holds 1/n of keep_j, and what the columns whose other is j give away."""
+    keep, other = table.keep.double().numpy(), table.other.numpy()
+    rows, n = keep.shape
+    law = keep / n
+    for row in range(rows):
+        np.add.at(law[row], other[row], (1 - keep[row]) / n)
+    return law
+
+
+def pooled_chisquare(observed: np.ndarray, expected: np.ndarray) -> float:
+    """p-value of Pearson's χ², cells with an expectation under 5 thrown together (with the next larger if need be)."""
+    order = np.argsort(expected)
+    observed, expected = observed[order].astype(float), expected[order]
+    n_small = int(np.searchsorted(expected, 5))
+    while 0 < n_small < len(expected) and expected[:n_small].sum() < 5:
+        n_small += 1
+    if n_small:
+        observed = np.append(observed[n_small:], observed[:n_small].sum())
+        expected = np.append(expected[n_small:], expected[:n_small].sum())
+    if len(observed) == 1:
+        return 1.0  # a law with one outcome cannot be missed
+    return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
+
+
+# Alias tables
+
+
+def test_alias_tables_hold_the_rows_of_the_text_exactly():
+    # keep is stored in float32: an error of 2^-24 per column.
+    assert np.abs(probabilities(AliasTable.build(BIGRAM, CPU)) - BIGRAM).max() < 1e-6
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    weights=st.lists(
+        st.one_of(st.just(0.0), st.floats(1e-6, 1.0), st.floats(1.0, 1e6)), min_size=1, max_size=30
+    ).filter(lambda w: sum(w) > 0)
+)
+def test_alias_tables_hold_any_law_exactly(weights: list[float]):
+    law = np.array([weights]) / sum(weights)
+    assert np.abs(probabilities(AliasTable.build(law, CPU)) - law).max() < 1e-6
+
+
+def test_a_fine_grid_of_uniform_numbers_gives_each_column_its_share():
+    # A grid of 65 · 4000 cell middles: each of the two ends of a column's parts is off by at most one cell.
+    table, n_cells = AliasTable.build(BIGRAM, CPU), 65 * 4000
+    uniform = (torch.arange(n_cells, dtype=torch.float64) + 0.5) / n_cells
+    for row in (0, 7, 64):
+        drawn = table.draw(torch.full((n_cells,), row), *table.split(uniform.float()))
+        share = torch.bincount(drawn, minlength=65).double().numpy() / n_cells
+        assert np.abs(share - BIGRAM[row]).max() < 65 * 2 / n_cells
+
+
+def test_the_ends_of_the_unit_interval_are_columns():
+    table = AliasTable.build(BIGRAM, CPU)
+    largest = float(np.nextafter(np.float32(1), np.float32(0)))
+    column, height = table.split(torch.tensor([0.0, largest]))
+    assert column.tolist() == [0, 64]
+    assert (height >= 0).all()
+
+
+def test_what_cannot_follow_is_never_drawn():
+    table = AliasTable.build(np.array([[0.5, 0.0, 0.5, 0.0]]), CPU)
+    uniform = torch.rand(20_000, generator=generator(0, "u"))
+    drawn = table.draw(torch.zeros(20_000, dtype=torch.long), *table.split(uniform))
+    assert set(drawn.tolist()) == {0, 2}
+
+
+# Without replacement
+
+
+def test_draws_without_replacement_follow_the_law_of_successive_draws():
+    """P(i, then j) = p_i p_j / (1 − p_i)."""
+    law = np.array([0.5, 0.25, 0.15, 0.1])
+    n = 40_000
+    drawn = draw_without_replacement(torch.tensor(law, dtype=torch.float32), n, 2, generator(0, "draw")).numpy()
+    pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
+    observed = np.array([((drawn[:, 0] == i) & (drawn[:, 1] == j)).sum() for i, j in pairs])
+    expected = n * np.array([law[i] * law[j] / (1 - law[i]) for i, j in pairs])
+    assert observed.sum() == n  # never the same twice
+    assert pooled_chisquare(observed, expected) > 1e-4
+
+
+def test_draws_without_replacement_never_repeat():
+    law = torch.tensor(load_table(SHAKESPEARE, 65).unigram, dtype=torch.float32)
+    drawn = draw_without_replacement(law, 2000, 20, generator(0, "draw")).sort(1).values
+    assert (drawn.diff(dim=1) > 0).all()
+
+
+# Chains
+
+
+def test_a_trigger_is_always_followed_by_its_output():
+    uniform_law = AliasTable.build(np.full((6, 6), 1 / 6), CPU)
+    first = AliasTable.build(np.full((1, 6), 1 / 6), CPU)
+    output_of = torch.full((50, 6), -1)
+    output_of[:, 2] = torch.arange(50) % 6
+    chain = draw_chains(first, uniform_law, output_of, 40, generator(0, "chain"))
+    assert chain.shape == (50, 40)
+    for row, sequence in enumerate(chain.tolist()):
+        for a, b in pairwise(sequence):
+            assert a != 2 or b == row % 6
+
+
+def test_tokens_follow_each_other_by_the_bigram_law():
+    task = BigramTask(BigramConfig(kind="bigram"), CPU)
+    batch = task.sample(2000, generator(0, "rows"))
+    plain = batch.roles["global"]
+    seen = np.zeros((65, 65))
+    np.add.at(seen, (batch.tokens[plain].numpy(), batch.targets[plain].numpy()), 1)
+    assert seen[:5].sum() == 0  # the five triggers have no global position
+    assert (seen[BIGRAM == 0] == 0).all()
+    frequent = [row for row in range(5, 65) if seen[row].sum() >= 100]
+    assert len(frequent) > 40
+    values = [pooled_chisquare(seen[row], BIGRAM[row] * seen[row].sum()) for row in frequent]
+    # Under the law the p-values are uniform: the smallest of fewer than 60 is under 1e-4 / 60 once in 10 000 times, and
+    # so is Fisher's sum of all of them.
+    assert min(values) > 1e-4 / 60
+    assert stats.combine_pvalues(values).pvalue > 1e-4
+
+
+def test_the_first_token_follows_the_unigram_law():
+    task = BigramTask(BigramConfig(kind="bigram", seq_len=2), CPU)
+    first = task.sample(50_000, generator(0, "first")).tokens[:, 0]
+    seen = torch.bincount(first, minlength=65).numpy()
+    assert pooled_chisquare(seen, 50_000 * load_table(SHAKESPEARE, 65).unigram) > 1e-4
+
+
+VARIANTS = {
+    "fixed": {},
+    "random": {"triggers": "random"},
+    "no_repeat": {"no_repeat": True, "n_triggers": 1},
+    "bigram_outputs": {"outputs": "bigram", "no_repeat": True, "trigger_offset": 3},
+}
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_sequences_have_the_distribution_of_the_definition(variant: str):
+    """Against one token at a time in Python, at fixed positions, so that the counts of a position are independent."""
+    task = BigramTask(BigramConfig(kind="bigram", seq_len=11, **VARIANTS[variant]), CPU)
+    rng, n = np.random.default_rng(0), 1500
+    slow = np.stack([loop_sequence(task, rng) for _ in range(n)])
+    batch = task.sample(20_000, generator(0, variant))
+    fast = torch.cat([batch.tokens, batch.targets[:, -1:]], dim=1).numpy()
+    assert fast.shape[1] == slow.shape[1] == 12
+    for position in (0, 1, 4, 11):
+        counts = np.stack([np.bincount(z[:, position], minlength=65) for z in (slow, fast)])
+        rare = counts.sum(0) < 100  # under 7 expected in the smaller sample
+        table = np.column_stack([counts[:, ~rare], counts[:, rare].sum(1)])
+        table = table[:, table.sum(0) > 0]
+        assert stats.chi2_contingency(table).pvalue > 1e-4
+    # Repeated tokens tell whether an output is kept for the whole sequence: two means, z-test at 4 standard errors.
+    distinct = [np.array([len(set(z)) for z in sample]) for sample in (slow.tolist(), fast.tolist())]
+    error = np.sqrt(sum(d.var() / len(d) for d in distinct))
+    assert abs(distinct[0].mean() - distinct[1].mean()) < 4 * error

@@ -1,0 +1,246 @@
+"""A claim's verdict: the logic as a table, and a tiny claim from its file to claims.json and the exit code."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from toytf.claims import Expectation, check_claims, compare, load_claim
+from toytf.errors import UserError
+
+if TYPE_CHECKING:
+    from conftest import Ended
+
+CONTRACT = {"name", "source", "statement", "predicted", "measured", "spread", "tolerance", "verdict"}
+NAN = float("nan")
+
+
+# --- the logic. Samples have mean 0.5 and standard deviation 0.1 (n − 1 in the denominator) unless said otherwise.
+
+AROUND_HALF = [0.4, 0.5, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "verdict"),
+    [
+        # the mean over seeds
+        (AROUND_HALF, {"comparison": ">=", "value": 0.45}, "confirmed"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.5}, "confirmed"),
+        (AROUND_HALF, {"comparison": ">", "value": 0.5}, "not reached"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.55}, "not reached"),  # short by half a spread
+        (AROUND_HALF, {"comparison": ">=", "value": 0.65}, "refuted"),  # short by 1.5 spreads
+        (AROUND_HALF, {"comparison": "<=", "value": 0.55}, "confirmed"),
+        (AROUND_HALF, {"comparison": "<=", "value": 0.5}, "confirmed"),
+        (AROUND_HALF, {"comparison": "<", "value": 0.5}, "not reached"),
+        (AROUND_HALF, {"comparison": "<=", "value": 0.45}, "not reached"),
+        (AROUND_HALF, {"comparison": "<=", "value": 0.35}, "refuted"),
+        # every seed by itself
+        (AROUND_HALF, {"comparison": ">=", "value": 0.4, "over": "every"}, "confirmed"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.45, "over": "every"}, "not reached"),  # the mean holds
+        (AROUND_HALF, {"comparison": ">=", "value": 0.55, "over": "every"}, "not reached"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.65, "over": "every"}, "refuted"),
+        (AROUND_HALF, {"comparison": "<", "value": 0.61, "over": "every"}, "confirmed"),
+        # the tolerance moves the bar, for the comparison and for how far it was missed
+        (AROUND_HALF, {"comparison": ">=", "value": 0.55, "tolerance": 0.06}, "confirmed"),
+        (AROUND_HALF, {"comparison": "<=", "value": 0.45, "tolerance": 0.06}, "confirmed"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.65, "tolerance": 0.1}, "not reached"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.75, "tolerance": 0.1}, "refuted"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.45, "tolerance": 0.06, "over": "every"}, "confirmed"),
+        # equality
+        (AROUND_HALF, {"comparison": "==", "value": 0.55, "tolerance": 0.06}, "confirmed"),
+        (AROUND_HALF, {"comparison": "==", "value": 0.45, "tolerance": 0.06}, "confirmed"),
+        (AROUND_HALF, {"comparison": "==", "value": 0.55}, "not reached"),
+        (AROUND_HALF, {"comparison": "==", "value": 0.65}, "refuted"),
+        (AROUND_HALF, {"comparison": "==", "value": 0.35}, "refuted"),
+        (AROUND_HALF, {"comparison": "==", "value": 0.5, "tolerance": 0.05, "over": "every"}, "not reached"),
+        (AROUND_HALF, {"comparison": "==", "value": 0.5, "tolerance": 0.11, "over": "every"}, "confirmed"),
+        ([1.0, 1.0], {"comparison": "==", "value": 1, "over": "every"}, "confirmed"),
+        # equal seeds meet the bar they stand on, although the mean of three 0.4 is 0.4000000000000001 in floating point
+        ([0.4] * 3, {"comparison": ">=", "value": 0.4}, "confirmed"),
+        ([0.4] * 3, {"comparison": "<=", "value": 0.4}, "confirmed"),
+        ([0.4] * 3, {"comparison": "==", "value": 0.4}, "confirmed"),
+        # one seed has no spread, so any miss refutes
+        ([0.5], {"comparison": ">=", "value": 0.5}, "confirmed"),
+        ([0.5], {"comparison": ">=", "value": 0.51}, "refuted"),
+        # too few seeds to tell, whatever they say
+        (AROUND_HALF, {"comparison": ">=", "value": 0.4, "seeds": 3}, "confirmed"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.4, "seeds": 4}, "not reached"),
+        (AROUND_HALF, {"comparison": ">=", "value": 0.9, "seeds": 4}, "not reached"),
+        # a seed without the metric
+        ([0.5, NAN, 0.5], {"comparison": ">=", "value": 0.1}, "not reached"),
+        ([0.5, NAN, 0.5], {"comparison": ">=", "value": 0.9}, "not reached"),
+    ],
+)
+def test_a_number_is_confirmed_or_refuted_or_not_reached(
+    measured: list[float], expected: dict[str, Any], verdict: str
+) -> None:
+    expectation = Expectation(run="r", metric="m", **expected)
+    finding = compare(expectation, pd.DataFrame({"m": measured}))
+    assert finding.verdict == verdict
+    assert finding.predicted == expected["value"]
+    assert finding.tolerance == expected.get("tolerance", 0)
+
+
+def test_a_finding_has_the_mean_and_the_standard_deviation_of_the_seeds() -> None:
+    expectation = Expectation(run="r", metric="m", comparison=">=", value=0.4)
+    finding = compare(expectation, pd.DataFrame({"m": AROUND_HALF}))
+    assert (finding.run, finding.metric) == ("r", "m")
+    assert finding.measured == pytest.approx(0.5)
+    assert finding.spread == pytest.approx(0.1)
+    assert compare(expectation, pd.DataFrame({"m": [0.5]})).spread is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "over", "verdict"),
+    [
+        ([10, 20, 30], [15, 25, 35], "every", "confirmed"),
+        ([10, 30, 30], [15, 25, 35], "every", "not reached"),  # one seed the other way round, the mean holds
+        ([10, 30, 30], [15, 25, 35], "mean", "confirmed"),
+        ([50, 60, 70], [10, 20, 30], "every", "refuted"),  # later by 40 steps at a spread of 10
+        ([10, 20, NAN], [15, 25, 35], "every", "not reached"),
+        ([10, 20, 30], [15, 25, NAN], "every", "not reached"),  # the later one never came in a seed
+    ],
+)
+def test_two_metrics_are_compared_seed_by_seed(left: list[float], right: list[float], over: str, verdict: str) -> None:
+    expectation = Expectation(run="r", metric="onset/a", comparison="<", value="onset/b", over=over)
+    finding = compare(expectation, pd.DataFrame({"onset/a": left, "onset/b": right}))
+    assert finding.verdict == verdict
+    if verdict != "not reached" and not pd.isna(right).any():
+        assert finding.predicted == pytest.approx(sum(right) / 3)
+
+
+def test_an_onset_that_came_in_no_seed_is_not_reached() -> None:
+    expectation = Expectation(run="r", metric="onset/recall/W_KQ1", comparison="<", value=100)
+    finding = compare(expectation, pd.DataFrame({"recall/W_KQ1": [0.1, 0.1]}))
+    assert (finding.verdict, finding.measured, finding.spread) == ("not reached", None, None)
+
+
+def test_a_run_that_gave_nothing_is_not_reached() -> None:
+    finding = compare(Expectation(run="r", metric="m", comparison="<", value=100), None)
+    assert (finding.verdict, finding.predicted, finding.measured) == ("not reached", 100, None)
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [{"metric": "recall/W_OV", "value": 0.5}, {"metric": "m", "value": "recall/W_OV"}],
+    ids=["left", "right"],
+)
+def test_an_unknown_metric_is_answered_with_the_nearest(expected: dict[str, Any]) -> None:
+    expectation = Expectation(run="r", comparison=">=", **expected)
+    with pytest.raises(UserError, match=r'"recall/W_OV".*did you mean "recall/W_OV2"\?'):
+        compare(expectation, pd.DataFrame({"m": [1.0], "recall/W_OV2": [1.0]}))
+
+
+# --- a claim, end to end
+
+
+@pytest.fixture
+def claim(tiny_config: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Write a claim about runs of tiny.yaml: `claim("name", [expectation, …], run={…changes})`."""
+
+    def write(name: str, expect: list[dict[str, Any]], **runs: dict[str, Any]) -> Path:
+        content = {
+            "title": "A tiny claim",
+            "source": "Nobody 2024, §1",
+            "statement": "A loss is positive.",
+            "minutes": 0.1,
+            "runs": {run: {"base": str(tiny_config), **changes} for run, changes in runs.items()},
+            "expect": expect,
+        }
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+POSITIVE = {"run": "tiny", "metric": "eval/all_loss", "comparison": ">", "value": 0}
+NEGATIVE = {"run": "tiny", "metric": "eval/all_loss", "comparison": "<", "value": 0}
+UNREACHED = {"run": "tiny", "metric": "eval/all_loss", "comparison": ">", "value": 0, "seeds": 9}
+
+
+def test_a_claim_gives_its_verdict_in_the_terminal_in_a_file_and_by_its_exit_code(
+    claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    files = {
+        "positive": claim("positive", [POSITIVE], tiny={"seeds": [0, 1]}),
+        "negative": claim("negative", [POSITIVE, UNREACHED, NEGATIVE], tiny={"seeds": [0, 1]}),
+        "unreached": claim("unreached", [POSITIVE, UNREACHED], tiny={"seeds": [0, 1]}),
+    }
+    assert load_claim(files["positive"])[1] == load_claim(files["negative"])[1]
+
+    first = invoke("claims", files["positive"], "--out", out)
+    assert first.code == 0, first.err
+    assert first.out.splitlines()[-1] == str(out / "claims.json")
+    assert re.search(r"positive.*Nobody 2024, §1.*eval/all_loss.*confirmed", first.out)
+    (told,) = json.loads((out / "claims.json").read_text())
+    assert set(told) >= CONTRACT
+    assert (told["name"], told["source"]) == ("positive", "Nobody 2024, §1")
+    assert (told["statement"], told["verdict"]) == ("A loss is positive.", "confirmed")
+    assert (told["predicted"], told["tolerance"]) == (0, 0)
+    assert told["measured"] > 0
+    assert told["spread"] > 0
+    assert (out / "claims.html").is_file()
+
+    (metrics,) = (out / "runs").glob("*/metrics.jsonl")
+    before = metrics.stat().st_mtime_ns
+    second = invoke("claims", *files.values(), "--out", out)
+    assert second.code == 1
+    assert "Traceback" not in second.err
+    verdicts = {entry["name"]: entry["verdict"] for entry in json.loads((out / "claims.json").read_text())}
+    assert verdicts == {"positive": "confirmed", "negative": "refuted", "unreached": "not reached"}
+    assert [path.parent.name for path in (out / "runs").glob("*/metrics.jsonl")] == [metrics.parent.name]
+    assert metrics.stat().st_mtime_ns == before  # three claims about one config share its run, and it is kept
+
+
+def test_a_claim_of_a_run_that_diverges_is_not_reached(claim: Callable[..., Path], tmp_path: Path) -> None:
+    changes = {"train": {"steps": 5, "loss": "all", "optimizer": {"kind": "sgd", "lr": 1e30}}}
+    path = claim("diverging", [POSITIVE | {"run": "wild"}], wild=changes)
+    (outcome,) = check_claims([str(path)], tmp_path / "out")
+    assert (outcome.verdict, outcome.measured) == ("not reached", None)
+    assert "wild: training diverged" in outcome.note
+    (told,) = json.loads((tmp_path / "out" / "claims.json").read_text())
+    assert (told["verdict"], told["measured"], told["spread"]) == ("not reached", None, None)
+
+
+def test_a_metric_that_no_run_has_ends_with_2_and_one_line(
+    claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    path = claim("misspelt", [POSITIVE | {"metric": "eval/al_loss"}], tiny={"train": {"steps": 0}})
+    ended = invoke("claims", path, "--out", tmp_path / "out")
+    assert (ended.code, ended.out) == (2, "")
+    assert re.fullmatch(r'toytf: .*"eval/al_loss".*did you mean "eval/all_loss"\?.*', ended.err.splitlines()[-1])
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"expect": [POSITIVE | {"run": "tinny"}]}, 'no run is called "tinny": did you mean "tiny"?'),
+        ({"expect": [POSITIVE | {"comparison": "=>"}]}, "expect.0.comparison = '=>'"),
+        ({"expect": [POSITIVE | {"tolerence": 1}]}, 'did you mean "tolerance"?'),
+        ({"expect": []}, "expect"),
+        ({"runs": {}}, "runs"),
+        ({"runs": {"tiny": {"experiment": "train", "task": "bigran"}}}, "runs.tiny: "),
+        ({"runs": {"tiny": {"base": "nowhere.yaml"}}}, "nowhere.yaml"),
+        ({"minutes": 0}, "minutes"),
+        ({"sauce": "x"}, 'did you mean "source"?'),
+        ({"runs": {"tiny": None}}, "runs.tiny"),
+    ],
+)
+def test_a_mistake_in_a_claim_is_answered_with_one_line(
+    change: dict[str, Any], says: str, claim: Callable[..., Path]
+) -> None:
+    path = claim("wrong", [POSITIVE], tiny={})
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
+    with pytest.raises(UserError) as caught:
+        load_claim(path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(path) in str(caught.value)
+    assert says in str(caught.value)

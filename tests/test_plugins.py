@@ -1,0 +1,135 @@
+"""A stranger's package joins the suite by its entry points alone, and a broken one cannot take it down."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Command
+
+COPY = """
+experiment: train
+task: {kind: copy, n_tokens: 5, seq_len: 8}
+model:
+  d_model: 128
+  n_layers: 1
+  embedding: orthonormal
+  position: orthonormal
+  unembedding: orthonormal
+  attention: {kq: joint, ov: joint, scale: 1}
+  init: ideal
+  beta: {W_KQ1: 30, W_OV1: 3}
+train: {steps: 2, batch_size: 4, optimizer: {lr: 1e-4}, evaluation: {sequences: 16}}
+probes: [memory_recall, agreement]
+threads: 1
+logging: {wandb: "off"}
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package `copycat`, installed by pip as a user would, without the network."""
+    source, target = tmp_path_factory.mktemp("source") / "copycat", tmp_path_factory.mktemp("site")
+    shutil.copytree(Path(__file__).parent / "third_party", source, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return target
+
+
+def _broken_package(folder: Path, module: str, target: str) -> Path:
+    """A folder with an installed package whose entry point `broken` is a task; its module has the given source."""
+    (folder / "strange.py").write_text(module)
+    metadata = folder / "strange-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[toytf.tasks]\nbroken = {target}\n")
+    return folder
+
+
+def test_a_package_adds_a_task_and_a_probe(installed: Path, command: "Command", tmp_path: Path) -> None:
+    for kind, name, text in (
+        ("tasks", "copy", "Uniform tokens; every position but the first asks for the token before it."),
+        ("probes", "agreement", "How often the model says the previous token."),
+    ):
+        ended = command("list", kind, cwd=tmp_path, PYTHONPATH=str(installed))
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert re.search(rf"^  {name} +{re.escape(text)}$", ended.stdout, re.MULTILINE)
+
+
+def test_a_package_s_task_is_trained_and_probed_like_our_own(
+    installed: Path, command: "Command", tmp_path: Path
+) -> None:
+    (tmp_path / "copy.yaml").write_text(COPY)
+    ended = command("run", "copy.yaml", "--out", "run", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "run"
+    assert "agreement" in ended.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    # Written in by the ideal construction: one layer copies without an error, before and after two small steps.
+    assert summary["agreement/previous"] == summary["eval/all_accuracy"] == 1.0
+    assert summary["recall/W_KQ1"] == summary["recall/W_OV1"] == 1.0
+    assert (summary["ideal/agreement/previous"], summary["chance/agreement/previous"]) == (1.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("task.n_token=3", 'unknown key "n_token" in "task": did you mean "n_tokens"?'),
+        ("task.n_tokens=1", "task.n_tokens = 1: should be greater than or equal to 2"),
+        ("train.loss=in_context", 'train.loss = "in_context" is no role of this task: accepted: all'),
+        ("probes=[attention]", 'probe "attention" needs a task with the role'),
+        ("task.kind=cop", 'did you mean "copy"? (accepted: bigram, copy)'),
+    ],
+)
+def test_mistakes_with_a_package_s_task_are_answered_like_our_own(
+    override: str, says: str, installed: Path, command: "Command", tmp_path: Path
+) -> None:
+    (tmp_path / "copy.yaml").write_text(COPY)
+    ended = command("run", "copy.yaml", override, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.fullmatch(r"toytf: .+\n", ended.stderr)
+    assert says in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [
+        ("", "strange_and_absent:Task"),
+        ("", "strange:Absent"),
+        ("raise RuntimeError('two\\nlines')", "strange:Task"),
+        ("def broken(:\n", "strange:Task"),
+        ("import sys\nsys.exit(3)\n", "strange:Task"),
+        ("def task(): ...\n", "strange:task"),
+        ("from pydantic import BaseModel\nclass Task(BaseModel):\n    kind: str\n", "strange:Task"),
+    ],
+    ids=["no module", "no name", "raises", "no syntax", "exits", "a function", "a model of another kind"],
+)
+def test_a_broken_plug_in_is_named_in_one_line_and_left_out(
+    module: str, target: str, command: "Command", tmp_path: Path
+) -> None:
+    path = str(_broken_package(tmp_path, module, target))
+    listed = command("list", "tasks", cwd=tmp_path, PYTHONPATH=path)
+    assert listed.returncode == 0, listed.stderr
+    assert re.fullmatch(rf"toytf: plug-in broken \({target}\).*\n", listed.stderr)
+    assert re.search(r"^  bigram +\S", listed.stdout, re.MULTILINE)
+    assert "broken" not in listed.stdout
+
+
+def test_a_broken_plug_in_does_not_stop_a_run_of_others(command: "Command", tiny_config: Path, tmp_path: Path) -> None:
+    path = str(_broken_package(tmp_path, "def task(): ...\n", "strange:task"))
+    ended = command("run", tiny_config, "train.loss=nowhere", cwd=tmp_path, PYTHONPATH=path)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert "is no role of this task" in ended.stderr.splitlines()[-1]  # validated: the schema was built without it
