@@ -71,5 +71,5 @@ class Attention(Probe):
             add(f"induction{suffix}", before.gather(1, j) == z, where, followed_trigger)
             add(f"attends_to_output{suffix}", token_attended == batch.targets, where, holds_output)
             add(f"predicts_attended{suffix}", token_attended == logits.argmax(-1), where, None)
-            add(f"uses_previous_token{suffix}", to_previous.gather(1, j), where & (j > 0), one_of_the_past)
+            add(f"uses_previous_token{suffix}", to_previous.gather(1, j), where & (j > 0), one_of_the_past.gather(1, j))
         return ProbeResult(found, references)

@@ -138,9 +138,9 @@ MISTAKES = {
     "negative_size": _override("model.d_model=-4", says=("model.d_model = -4", "greater than 0")),
     "zero_batch": _override("train.batch_size=0", says=("train.batch_size = 0", "greater than 0")),
     "not_a_number": _override("train.optimizer.lr=nan", says=("train.optimizer.lr", "finite")),
-    "unknown_optimizer": _override("train.optimizer.kind=adam", says=("train.optimizer.kind = 'adam'", "'adamw'")),
+    "unknown_optimizer": _override("train.optimizer.kind=adam", says=('train.optimizer.kind = "adam"', '"adamw"')),
     "one_of_names_or_numbers": _override("model.attention.scale=-1", says=("model.attention.scale = -1", "sqrt_d")),
-    "one_of_two_lists": _override("model.position=sinusoid", says=("model.position = 'sinusoid'", "sinusoidal")),
+    "one_of_two_lists": _override("model.position=sinusoid", says=('model.position = "sinusoid"', '"sinusoidal"')),
     "text_for_a_list": _override("logging.tags=a", says=("logging.tags = 'a'",)),
     "number_for_a_section": _override("model=3", says=("model = 3",)),
     # an unknown plug-in
@@ -148,7 +148,7 @@ MISTAKES = {
     "unknown_probe": _override("probes=[memory_recal]", says=("probes.0", 'did you mean "memory_recall"?')),
     "unknown_experiment": _override("experiment=trian", says=('experiment = "trian"', 'did you mean "train"?')),
     # a file that is no config
-    "empty_file": _file("", "experiment is missing"),
+    "empty_file": _file("", "the file is empty"),
     "only_comments": _file("# nothing\n", "experiment is missing"),
     "no_task": _file("experiment: train\n", "task is missing"),
     "no_kind": _file("experiment: train\ntask: {seq_len: 3}\n", "task.kind is missing"),

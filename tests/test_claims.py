@@ -223,7 +223,7 @@ def test_a_metric_that_no_run_has_ends_with_2_and_one_line(
     ("change", "says"),
     [
         ({"expect": [POSITIVE | {"run": "tinny"}]}, 'no run is called "tinny": did you mean "tiny"?'),
-        ({"expect": [POSITIVE | {"comparison": "=>"}]}, "expect.0.comparison = '=>'"),
+        ({"expect": [POSITIVE | {"comparison": "=>"}]}, 'expect.0.comparison = "=>"'),
         ({"expect": [POSITIVE | {"tolerence": 1}]}, 'did you mean "tolerance"?'),
         ({"expect": []}, "expect"),
         ({"runs": {}}, "runs"),

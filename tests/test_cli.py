@@ -98,7 +98,7 @@ def test_a_mistake_in_a_config_ends_with_2_and_one_line(mistake: "Mistake", comm
     ("arguments", "says"),
     [
         (["run", "nowhere.yaml"], ["nowhere.yaml", "toytf list configs"]),
-        (["run", "."], ["config file"]),
+        (["run", "."], ["a directory"]),
         (["run", QUICKSTART, "--out", "a_file"], ["a_file: cannot be written"]),
         (["inspect", "nowhere"], ["nowhere: not a run directory"]),
         (["inspect", "a_file"], ["a_file: not a run directory"]),
@@ -129,7 +129,7 @@ def test_a_wrong_usage_ends_with_2_and_no_traceback(
 ) -> None:
     ended = command(*arguments, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "Error: " in ended.stderr
+    assert re.fullmatch(r"toytf: .+\(see toytf --help\)\n", ended.stderr)
     assert "Traceback" not in ended.stderr
 
 

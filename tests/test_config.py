@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from toytf.catalogue import claim_files, config_files, config_folder
+from toytf.catalogue import claim_files, config_files
 from toytf.claims import load_claim
-from toytf.config import differences, digest, dump, read_config
+from toytf.compose import config_folder, read_config
+from toytf.config import differences, digest, dump
 from toytf.errors import UserError
 from toytf.plugins import load_config
 

@@ -19,6 +19,8 @@ def run_benchmarks(names: list[str], file: Path | None) -> None:
     for name in names:
         if name not in known:
             raise UserError(f'benchmark "{name}" is not known: {nearest(name, known)}')
+    if file is not None and not file.resolve().parent.is_dir():
+        raise UserError(f"{file}: its folder does not exist")
     results = {}
     for name in names or known:
         results[name] = known[name]()

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from toytf.config import config_folder
+from toytf.compose import config_folder
 from toytf.errors import UserError, nearest
 from toytf.plugins import experiment_schema, plugins
 
@@ -39,16 +39,16 @@ def config_schema() -> str:
     schema: dict[str, Any] = experiment_schema().json_schema()
     base = {"description": "Config files to build on, relative to this one.", "type": ["string", "array"]}
     for definition in schema.get("$defs", {}).values():
+        definition.pop("required", None)  # a base may give what a file leaves out
         if "experiment" in definition.get("properties", {}):
             definition["properties"]["base"] = base
-            definition["required"] = []  # a base may give what this file leaves out
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2)
 
 
 def print_catalogue(what: str) -> None:
     """Print the entries of one kind, or of all."""
     if what and what not in KINDS:
-        raise UserError(f'toytf list: "{what}" is no kind of thing: {nearest(what, KINDS)}')
+        raise UserError(f'list: "{what}" is no kind of thing: {nearest(what, KINDS)}')
     for kind in [what] if what else KINDS:
         entries = {
             "configs": lambda: {f"configs/{name}": first_comment(path) for name, path in config_files().items()},

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
 
 from toytf.catalogue import claim_files
-from toytf.config import Config, digest, read_config, validate
+from toytf.compose import read_config
+from toytf.config import Config, digest, validate
 from toytf.errors import RunFailed, UserError, nearest
 from toytf.files import write_atomic
 from toytf.plugins import ExperimentConfig, load_config
@@ -159,11 +160,12 @@ def compare(expectation: Expectation, seeds: "pd.DataFrame | None") -> Finding:
         if set(wanted) <= set(seeds.columns) and not seeds[wanted].isna().any(axis=None):
             left = seeds[expectation.metric]
             right = seeds[expectation.value] if isinstance(expectation.value, str) else left * 0 + expectation.value
-            measured, predicted = float(left.mean()), float(right.mean())
+            measured, target = float(left.mean()), float(right.mean())
+            predicted = target if predicted is None else predicted
             spread = float(left.std(ddof=1)) if len(left) > 1 else None
-            in_mean = _holds(expectation, measured, predicted)
+            in_mean = _holds(expectation, measured, target)
             in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
-            missed = abs(measured - predicted) - expectation.tolerance
+            missed = abs(measured - target) - expectation.tolerance
             if len(left) < expectation.seeds:
                 verdict = "not reached"
             elif in_every if expectation.over == "every" else in_mean:

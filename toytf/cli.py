@@ -109,13 +109,21 @@ def main() -> None:
     from toytf.errors import ToytfError
 
     try:
-        app(standalone_mode=True)
+        sys.exit(app(standalone_mode=False))
     except ToytfError as error:
-        sys.stderr.write(f"toytf: {' '.join(str(error).split())}\n")
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
     except KeyboardInterrupt:
-        sys.stderr.write("toytf: stopped\n")
-        sys.exit(130)
+        _end("stopped", 130)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # an unknown option, a missing argument
+        if usage is None:
+            raise
+        _end(f"{usage()} (see toytf --help)", 2)
+
+
+def _end(message: str, exit_code: int) -> None:
+    sys.stderr.write(f"toytf: {' '.join(message.split())}\n")
+    sys.exit(exit_code)
 
 
 def _fail(message: str) -> None:

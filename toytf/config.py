@@ -1,24 +1,17 @@
-"""Configs: YAML and dotted overrides in, one validated frozen object out, errors a person can act on.
-
-OmegaConf merges (`base:` files, then the file, then overrides); pydantic validates at once; no DictConfig leaves here.
-Imports no torch: `toytf --help` and config checking stay fast.
-"""
+"""Config sections: validated, frozen, and answered with one sentence when they are wrong. Imports no torch."""
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from toytf.errors import UserError, nearest
 
-Overrides = Mapping[str, Any] | Sequence[str]
 T = TypeVar("T")
 
 
@@ -38,51 +31,17 @@ class Config(BaseModel):
         return data
 
 
-def read_config(
-    source: Path | str | Mapping[str, Any], overrides: Overrides = (), folder: Path | None = None
-) -> dict[str, Any]:
-    """Read a YAML file (or take a mapping), merge it over its `base:` files, and apply `key=value` overrides.
-
-    A mapping's `base:` is relative to `folder` (default: the working directory).
-    """
-    if isinstance(source, str | Path):
-        path = locate(Path(source))
-        merged = _compose(_load_yaml(path), path, ())
-    else:
-        merged = _compose(OmegaConf.create(dict(source)), (folder or Path()) / "config", ())
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_parse_override, overrides)
-    for key, value in pairs:
-        try:
-            OmegaConf.update(merged, key, value, merge=False)
-        except (OmegaConfBaseException, TypeError, ValueError) as error:
-            raise UserError(f"override {key}={value}: {_first_line(error)}") from None
-    try:
-        plain = OmegaConf.to_container(merged, resolve=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{_label(source)}: {_first_line(error)}") from None
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
-
-
-def config_folder() -> Path:
-    """The configs that ship: beside the package, in a checkout and when installed alike."""
-    return Path(__file__).parent.parent / "configs"
-
-
-def locate(path: Path) -> Path:
-    """The file itself; away from the checkout, `configs/…` means the configs that ship."""
-    shipped = config_folder().parent / path
-    return shipped if path.parts[:1] == ("configs",) and not path.exists() and shipped.exists() else path
-
-
 def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:
     """Check data against a schema; the first mistake becomes one line that starts with `label`."""
     try:
         return schema.validate_python(data)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise UserError(f"{label}: {_sentence(problems[0], data)}{more}") from None
+        by_path: dict[str, list[ErrorDetails]] = {}
+        for problem in error.errors(include_url=False):
+            by_path.setdefault(_path(problem["loc"], data), []).append(problem)
+        path, problems = next(iter(by_path.items()))
+        more = f" (and {len(by_path) - 1} more)" if len(by_path) > 1 else ""
+        raise UserError(f"{label}: {_sentence(path, problems)}{more}") from None
 
 
 def dump(config: Config) -> str:
@@ -108,87 +67,62 @@ def differences(left: Config, right: Config) -> list[str]:
     return [f"{key} {a.get(key)} → {b.get(key)}" for key in sorted(a | b) if a.get(key) != b.get(key)]
 
 
-def _compose(own: DictConfig, path: Path, seen: tuple[Path, ...]) -> DictConfig:
-    """Merge the content of a file over the files it names in `base:` (one path or several, relative to itself)."""
-    if path.resolve() in seen:
-        raise UserError(f"{path}: its `base:` files form a circle")
-    bases = own.pop("base", None) or []
-    files = [path.parent / str(base) for base in ([bases] if isinstance(bases, str) else bases)]
-    layers = [_compose(_load_yaml(file), file, (*seen, path.resolve())) for file in files]
-    merged = OmegaConf.merge(*layers, own)
-    assert isinstance(merged, DictConfig)
-    return merged
-
-
-def _load_yaml(path: Path) -> DictConfig:
-    if not path.is_file():
-        raise UserError(f"{path}: no such config file (`toytf list configs` shows those that ship)")
-    try:
-        loaded = OmegaConf.load(path)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or _first_line(error)}") from None
-    except (UnicodeDecodeError, OmegaConfBaseException, OSError) as error:
-        raise UserError(f"{path}: cannot be read as YAML: {_first_line(error)}") from None
-    if not isinstance(loaded, DictConfig):
-        raise UserError(f"{path}: a config is a mapping of keys to values, got a {type(loaded).__name__}")
-    return loaded
-
-
-def _parse_override(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UserError(f"override {text!r}: expected key=value, such as train.steps=500")
-    try:
-        return key, OmegaConf.from_dotlist([f"value={value}"])["value"]
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"override {text!r}: {_first_line(error)}") from None
-
-
-def _sentence(problem: ErrorDetails, data: Mapping[str, Any]) -> str:
-    path = _path(problem["loc"], data)
-    context = problem.get("ctx", {})
+def _sentence(path: str, problems: list[ErrorDetails]) -> str:
+    """Say what is wrong at one place; several problems there are the alternatives of a union."""
+    problem, context = problems[0], problems[0].get("ctx", {})
+    given = problem["input"]
     match problem["type"]:
         case "unknown_key":
             section = f' in "{path}"' if path else ""
             return f'unknown key "{context["key"]}"{section}: {context["hint"]}'
         case "missing":
             return f"{path} is missing"
-        case "union_tag_invalid" | "union_tag_not_found":
-            tag = str(context["discriminator"]).strip("'")
-            where = f"{path}.{tag}".lstrip(".")
-            names = [name.strip("' ") for name in str(context.get("expected_tags", "")).split(",")]
-            if "tag" not in context:
-                return f"{where} is missing"
-            return f'{where} = "{context["tag"]}" is not known: {nearest(context["tag"], names)}'
+        case "union_tag_not_found":
+            return f"{path}.{_unquote(context['discriminator'])}".lstrip(".") + " is missing"
+        case "union_tag_invalid":
+            where = f"{path}.{_unquote(context['discriminator'])}".lstrip(".")
+            known = _names(context["expected_tags"])
+            return f'{where} = "{context["tag"]}" is not known: {nearest(context["tag"], known)}'
+        case "literal_error" if isinstance(given, str):
+            expected = [name for p in problems for name in _names(str(p.get("ctx", {}).get("expected", "")))]
+            return f'{path} = "{given}" is not known: {nearest(given, expected)}'
         case _:
-            message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            given = problem["input"]
             shown = f" = {given!r}" if isinstance(given, str | int | float | bool) or given is None else ""
+            message = ", or ".join(dict.fromkeys(_plain(p) for p in problems))
             return f"{path}{shown}: {message}" if path else message
 
 
+def _plain(problem: ErrorDetails) -> str:
+    """Pydantic's message in the words of a YAML file."""
+    if problem["type"] == "model_type" or problem["type"] == "dict_type":
+        return "should be a mapping of keys to values"
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").replace(" after validation", "")
+    return re.sub("tuple", "list", message, flags=re.IGNORECASE)
+
+
+def _unquote(text: object) -> str:
+    return str(text).strip("'")
+
+
+def _names(text: object) -> list[str]:
+    """The quoted names in a message of pydantic, such as "'sgd' or 'adamw'"."""
+    return re.findall(r"'([^']*)'", str(text))
+
+
 def _path(location: Sequence[int | str], data: Any) -> str:
-    """Turn pydantic's location into the path a user would type: without the tags of the unions on the way."""
+    """Turn pydantic's location into the path a user would type: without the tags and labels of unions."""
     names: list[str] = []
     at_entry = True
     for part in location:
+        if not isinstance(data, Mapping | list):
+            break
         if at_entry and isinstance(data, Mapping) and part in (data.get("experiment"), data.get("kind")):
             at_entry = False
             continue
         names.append(str(part))
         try:
-            data = data[part]
+            data = data[part]  # type: ignore[index]
         except (KeyError, IndexError, TypeError):
-            data = None
+            break
         at_entry = True
     return ".".join(names)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def _label(source: object) -> str:
-    return str(source) if isinstance(source, str | Path) else "config"

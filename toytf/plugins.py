@@ -8,14 +8,16 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler, TypeAdapter
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from toytf.config import Config, Overrides, read_config, validate
+from toytf.compose import Overrides, read_config
+from toytf.config import Config, validate
 from toytf.errors import UserError, nearest
 
 
@@ -54,12 +56,19 @@ def plugins(group: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for point in sorted(entry_points(group=f"toytf.{group}"), key=lambda point: point.name):
         try:
-            found[point.name] = point.load()
-        except Exception as error:  # a stranger's package: whatever it raises must not take the suite down
-            sys.stderr.write(
-                f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {' '.join(repr(error).split())}\n"
-            )
+            plugin = point.load()
+        except (Exception, SystemExit) as error:  # a stranger's package must not take the suite down
+            _leave_out(point, repr(error))
+            continue
+        if group == "benchmarks" or (isinstance(plugin, type) and issubclass(plugin, Plugin)):
+            found[point.name] = plugin
+        else:
+            _leave_out(point, "it is not a config class of toytf.plugins")
     return found
+
+
+def _leave_out(point: EntryPoint, reason: str) -> None:
+    sys.stderr.write(f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {' '.join(reason.split())}\n")
 
 
 def implementation(config: Plugin) -> Callable[..., Any]:
@@ -76,15 +85,20 @@ class _OneOf:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         choices = {name: handler.generate_schema(cls) for name, cls in plugins(self.group).items()}
-        return core_schema.tagged_union_schema(choices, self.tag)
+        union = core_schema.tagged_union_schema(choices, self.tag)
+        return core_schema.no_info_before_validator_function(self._read_name, union)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        union = handler(schema)
+        return {"anyOf": [{"enum": list(plugins(self.group))}, union]} if self.tag == "kind" else union
+
+    def _read_name(self, value: Any) -> Any:
+        """A bare name is a kind with nothing else said."""
+        return {"kind": value} if self.tag == "kind" and isinstance(value, str) else value
 
 
-def _kind_alone(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-AnyTask = Annotated[TaskConfig, _OneOf("tasks", "kind"), BeforeValidator(_kind_alone)]
-AnyProbe = Annotated[ProbeConfig, _OneOf("probes", "kind"), BeforeValidator(_kind_alone)]
+AnyTask = Annotated[TaskConfig, _OneOf("tasks", "kind")]
+AnyProbe = Annotated[ProbeConfig, _OneOf("probes", "kind")]
 AnyExperiment = Annotated[ExperimentConfig, _OneOf("experiments", "experiment")]
 
 

@@ -56,6 +56,11 @@ class Run:
             raise UserError(f"{directory}: cannot be written: {error.strerror}") from None
         return run
 
+    def discard_unless_begun(self) -> None:
+        """Free the directory of a run that was refused before its first row, so that the mended command may use it."""
+        if not self.metrics_file.exists():
+            self.config_file.unlink(missing_ok=True)
+
     @property
     def name(self) -> str:
         """The last part of its path."""

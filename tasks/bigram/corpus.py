@@ -35,8 +35,10 @@ class BigramTable:
         return np.where(totals > 0, self.counts / np.maximum(totals, 1), self.unigram)
 
     def first(self, n_tokens: int) -> "BigramTable":
-        """The table of the n_tokens most frequent characters."""
-        return BigramTable(self.characters[:n_tokens], self.counts[:n_tokens, :n_tokens])
+        """The table of the n_tokens most frequent characters: pairs among them, ordered by how often they start one."""
+        counts = self.counts[:n_tokens, :n_tokens]
+        order = np.argsort(-counts.sum(1), kind="stable")
+        return BigramTable(tuple(self.characters[i] for i in order), counts[np.ix_(order, order)])
 
 
 def count_bigrams(text: str, n_tokens: int) -> BigramTable:

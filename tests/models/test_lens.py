@@ -9,6 +9,7 @@ import torch
 from transformer_lens import ActivationCache, FactoredMatrix, patching
 from transformer_lens.head_detector import detect_head
 
+from toytf.errors import UserError
 from toytf.models import HookedToyTransformer, ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.models.lens import hook_shapes
@@ -253,7 +254,7 @@ def test_circuits_are_factored_matrices(model: ToyTransformer, lens: HookedToyTr
 def test_a_model_without_positions_has_no_W_pos():
     lens = HookedToyTransformer(build({"position": "none"}))
     assert "hook_pos_embed" not in lens.hook_dict
-    with pytest.raises(AttributeError, match="no positions"):
+    with pytest.raises(UserError, match="no positions"):
         _ = lens.W_pos
 
 

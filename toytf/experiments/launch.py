@@ -4,8 +4,9 @@ import errno
 from pathlib import Path
 from typing import Any
 
-from toytf.config import Overrides, digest
-from toytf.errors import RunFailed
+from toytf.compose import Overrides
+from toytf.config import digest
+from toytf.errors import RunFailed, UserError
 from toytf.plugins import ExperimentConfig, implementation, load_config
 from toytf.runs import Run
 
@@ -41,6 +42,9 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool) -> Ru
         return started
     try:
         implementation(config)(config, started)
+    except UserError:
+        started.discard_unless_begun()
+        raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

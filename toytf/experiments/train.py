@@ -17,6 +17,7 @@ from toytf.runs import Run
 from toytf.summary import summarise
 from toytf.training.build import build_model, build_probe, build_task, pick_device
 from toytf.training.checkpoints import CheckpointStore
+from toytf.training.freezing import trainable_ever
 from toytf.training.learner import Row, SeedLearner
 from toytf.training.loop import MetricsFile, Watch, train
 from toytf.training.tracking import WandbMirror
@@ -30,6 +31,8 @@ def run_training(config: TrainExperimentConfig, run: Run) -> None:
     torch.set_num_threads(config.threads)
     task = build_task(config.task, pick_device(config.device))
     probes = [build_probe(probe) for probe in config.probes]
+    model = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come before any output
+    trainable_ever(config.model, dict(model.named_parameters()), config.train.steps)
     metrics = MetricsFile(run.metrics_file)
     seconds = {}
     with ProgressLine(config.train.steps, config.train.loss) as line, _stop_on_interrupt() as stop:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
+from toytf.errors import UserError
 from toytf.models.transformer import ToyTransformer
 
 
@@ -31,7 +32,8 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         for name in hook_shapes(model):
             parent, _, leaf = name.rpartition(".")
             self.get_submodule(parent).add_module(leaf, HookPoint())
-        config, feed_forward = model.config, model.feed_forward(model.config.n_layers - 1)
+        config = model.config
+        feed_forward = next(filter(None, map(model.feed_forward, range(config.n_layers))), None)
         self.cfg = SimpleNamespace(
             n_layers=config.n_layers,
             n_heads=config.attention.n_heads,
@@ -110,7 +112,7 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
     def W_pos(self) -> Float[Tensor, "position d_model"]:
         """Position vectors."""
         if self._model.pos_embed is None:
-            raise AttributeError("W_pos: this model has no positions")
+            raise UserError("W_pos: this model has no positions")
         return self._model.pos_embed.W_pos
 
     @property

@@ -97,7 +97,7 @@ class Attention(nn.Module):
         future = torch.ones(n_positions, n_positions, dtype=torch.bool).triu(1)
         self.register_buffer("mask", future, persistent=False)
 
-    def _heads(self, x: Tensor, W: nn.Parameter | None) -> Float[Tensor, "batch position head d"]:
+    def _heads(self, x: Tensor, W: Tensor | None) -> Float[Tensor, "batch position head d"]:
         if W is None:
             return x[:, :, None].expand(-1, -1, self.n_heads, -1)
         flat = rearrange(W, "head d_in d_out -> d_in (head d_out)")
@@ -162,6 +162,10 @@ class Block(nn.Module):
             read = read if self.ln2 is None else self.ln2(read, _within("ln2", hook))
             added = hook("hook_mlp_out", self.mlp(read, _within("mlp", hook)))
             x = x + added if self.config.feed_forward.residual else added
+        elif self.config.feed_forward.kind != "none" and hook is not no_hook:
+            # Other layers have one: TransformerLens' decompositions expect these names in every layer.
+            x = hook("hook_resid_mid", x)
+            x = x + hook("hook_mlp_out", torch.zeros_like(x))
         return hook("hook_resid_post", x)
 
 

@@ -4,7 +4,7 @@ from typing import cast
 
 import torch
 
-from toytf.errors import UserError
+from toytf.errors import UserError, nearest
 from toytf.models.config import ModelConfig
 from toytf.models.transformer import ToyTransformer
 from toytf.plugins import ProbeConfig, TaskConfig, implementation
@@ -20,8 +20,10 @@ def pick_device(name: str) -> torch.device:
         return accelerator or torch.device("cpu")
     try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f'device = "{name}": {str(error).splitlines()[0]}') from None
+    except (RuntimeError, AssertionError):
+        kinds = ("cpu", "cuda", "mps", "xpu")
+        reason = "there is none here" if name.partition(":")[0] in kinds else nearest(name, ("auto", *kinds))
+        raise UserError(f'device = "{name}": {reason}') from None
 
 
 def build_task(config: TaskConfig, device: torch.device) -> Task:

@@ -21,6 +21,16 @@ def trainable_at(config: ModelConfig, names: Iterable[str], step: int) -> set[st
     return set(names) - frozen
 
 
+def trainable_ever(config: ModelConfig, names: Iterable[str], steps: int) -> set[str]:
+    """The parameters that change at some time of a training of so many steps; there must be one if there are steps."""
+    names = tuple(names)
+    starts = {0, *(step for step in config.unfreeze if step < steps)}
+    found = set[str]().union(*(trainable_at(config, names, step) for step in starts))
+    if steps and not found:
+        raise UserError("model.freeze leaves nothing to train: free a parameter, or set train.steps = 0")
+    return found
+
+
 def _matching(field: str, patterns: Iterable[str], names: tuple[str, ...]) -> set[str]:
     found: set[str] = set()
     for pattern in patterns:

@@ -40,7 +40,7 @@ class Learner(ABC):
 
     @abstractmethod
     def evaluate(self, step: int) -> list[Row]:
-        """One row of metrics per seed, on fresh held-out sequences; step 0 adds what they can be read against."""
+        """One row of metrics per seed, on fresh held-out sequences; the first and last hold the references too."""
 
 
 class SeedLearner(Learner):
@@ -66,7 +66,7 @@ class SeedLearner(Learner):
         stream = generator(self.seed, "evaluation", step, device=self.task.device)
         batch = self.task.sample(self.config.evaluation.sequences, stream)
         metrics, references = measure(self.model, self.task, self.probes, batch)
-        if step == 0:
+        if step in (0, self.config.steps):
             metrics |= reference_metrics(self.task, references, list(metrics))
         return [{"seed": self.seed, "step": step, **metrics}]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toytf.errors import Interrupted, RunFailed, UserError
+from toytf.errors import Interrupted, RunFailed
 from toytf.training.checkpoints import CheckpointStore, Progress
 from toytf.training.config import TrainConfig
-from toytf.training.freezing import trainable_at
+from toytf.training.freezing import trainable_at, trainable_ever
 from toytf.training.learner import Learner, Row, build_optimizer
 
 
@@ -64,10 +64,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
     same metrics and weights as one that was not.
     """
     names = tuple(learner.parameters)
-    starts = sorted({0, *(step for step in learner.model_config.unfreeze if step < config.steps)})
-    ever = set().union(*(trainable_at(learner.model_config, names, step) for step in starts))
-    if config.steps and not ever:
-        raise UserError("model.freeze leaves nothing to train: free a parameter, or set train.steps = 0")
+    ever = trainable_ever(learner.model_config, names, config.steps)
     optimizer = build_optimizer(config, [p for name, p in learner.parameters.items() if name in (ever or names)])
 
     latest = store.latest()
@@ -100,7 +97,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
         evaluate()
         save()
     while at.step < config.steps:
-        if at.step in starts or at.step == latest:
+        if at.step in (0, latest, *learner.model_config.unfreeze):
             _set_trainable(learner, names, at.step)
         training_step(learner, optimizer, at.step, at.loss_sum)
         at = replace(at, step=at.step + 1, loss_count=at.loss_count + 1)

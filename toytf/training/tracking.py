@@ -57,4 +57,5 @@ class WandbMirror:
                 )
             run.finish()
         except Exception as error:  # a mirror: whatever goes wrong there, the run directory is the record
-            sys.stderr.write(f"toytf: wandb ({logging.wandb}) stopped mirroring: {str(error).splitlines()[0]}\n")
+            reason = " ".join(str(error).split()) or type(error).__name__
+            sys.stderr.write(f"toytf: wandb ({logging.wandb}) stopped mirroring: {reason}\n")

@@ -135,6 +135,16 @@ def test_trapped_sequences_hold_a_trigger_that_never_leads_out(fields: dict[str,
     assert torch.equal(batch.roles["untrapped"], untrapped)
 
 
+def test_a_trap_reached_after_the_last_input_does_not_count():
+    batch = sample(400, seq_len=3, n_tokens=8)
+    rows = zip(output_maps(batch), batch.tokens.tolist(), batch.targets.tolist(), strict=True)
+    inputs, last = zip(
+        *((any(is_trapped(token, o) for token in z), is_trapped(y[-1], o)) for o, z, y in rows), strict=True
+    )
+    assert any(b and not a for a, b in zip(inputs, last, strict=True))  # there are some to be left out
+    assert batch.latents["trapped"].tolist() == list(inputs)
+
+
 def test_a_clean_start_is_no_trigger(fields: dict[str, Any]):
     batch = sample(**fields)
     first = 5 if fields.get("show_latents") else 0
@@ -409,6 +419,14 @@ def test_the_memories_are_those_of_the_paper():
     assert torch.equal(copy.values[copy.targets], u)
     # The feed-forward part should hold the bigrams of the 60 tokens that are no triggers.
     assert torch.equal(memories["FF2"].law, task.bigram[5:])
+
+
+def test_positions_count_by_how_often_they_hold_a_first_output():
+    """Query t of W_KQ1 weighs as much as sequences have the first occurrence of a trigger at t − 1."""
+    task = make(seq_len=16)
+    first_seen = [row.count(1) / len(row) for row in task.survey.latents["counter"].T.tolist()]
+    weights = task.memories(model_for(task))["W_KQ1"].association.weights
+    assert weights.tolist() == pytest.approx(first_seen[:-1])
 
 
 def test_random_triggers_ask_for_every_token():
