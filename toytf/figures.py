@@ -15,9 +15,18 @@ COLOURS = qualitative.Safe
 
 
 def curves(
-    history: "pd.DataFrame", names: Sequence[str], title: str, levels: Mapping[str, float] | None = None
+    history: "pd.DataFrame",
+    names: Sequence[str],
+    title: str,
+    *,
+    chance: Mapping[str, float],
+    levels: Mapping[str, float],
 ) -> go.Figure:
-    """Metrics against steps: mean over seeds, a band of one standard deviation, and dotted horizontal levels."""
+    """Metrics against steps: mean over seeds, a band of one standard deviation, and what they can be read against.
+
+    chance: by metric, dotted in the colour of its curve; levels: named horizontal lines.
+    """
+    ends = [int(history["step"].min()), int(history["step"].max())]
     figure = go.Figure()
     for i, name in enumerate(names):
         colour = COLOURS[i % len(COLOURS)]
@@ -34,9 +43,15 @@ def curves(
             figure.add_trace(fill)
         line = {"color": colour, "width": 2}
         figure.add_trace(go.Scatter(x=list(mean.index), y=list(mean), name=label, line=line, legendgroup=label))
-    ends = [int(history["step"].min()), int(history["step"].max())]
-    for i, (label, value) in enumerate((levels or {}).items()):
-        line = {"dash": ("dot", "dash", "dashdot")[i % 3], "width": 1, "color": "gray"}
+        if name in chance:
+            dotted = {"color": colour, "width": 1, "dash": "dot"}
+            level = go.Scatter(
+                x=ends, y=[chance[name]] * 2, name=f"chance of {label}", line=dotted, mode="lines",
+                legendgroup=label, showlegend=False,
+            )  # fmt: skip
+            figure.add_trace(level)
+    for i, (label, value) in enumerate(levels.items()):
+        line = {"dash": ("dash", "dashdot", "longdash")[i % 3], "width": 1, "color": "gray"}
         figure.add_trace(go.Scatter(x=ends, y=[value, value], name=label, line=line, mode="lines"))
     return _styled(figure, title, x="step")
 
@@ -77,7 +92,7 @@ def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Referenc
     return _styled(figure, "", height=120 + 26 * len(names))
 
 
-def _styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 440) -> go.Figure:
+def _styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 400) -> go.Figure:
     figure.update_layout(
         title={"text": title, "font_size": 15},
         template="plotly_white",

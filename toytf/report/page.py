@@ -22,6 +22,9 @@ CHART_TITLES = {
 }
 UNCHARTED = ("ideal", "chance", "floor", "train", "norm", "grad_norm")
 
+MAP = "attention_layer"
+"""How the names of the attention maps begin."""
+
 MAP_LENGTH = 64
 """Positions shown in an attention map; more cannot be read."""
 
@@ -47,12 +50,8 @@ def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
             "name": run.name,
             "config": dump(run.config),
             "table": summary_table(run.summary),
-            "figures": [
-                figure.to_html(
-                    full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True}
-                )
-                for figure in figures.values()
-            ],
+            "curves": [_html(figure) for name, figure in figures.items() if not name.startswith(MAP)],
+            "maps": [_html(figure) for name, figure in figures.items() if name.startswith(MAP)],
         }
         for run, figures in runs
     ]
@@ -60,11 +59,17 @@ def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
     return template("page.html.j2").render(title=title, sections=sections, plotly=get_plotlyjs())
 
 
+def _html(figure: Any) -> str:
+    config = {"displaylogo": False, "responsive": True}
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))
+
+
 def template(name: str) -> "Template":
     """A page template of this package; what it is given is escaped."""
-    from jinja2 import Environment, PackageLoader
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(loader=PackageLoader("toytf.report"), autoescape=True).get_template(name)
+    loader = PackageLoader("toytf.report")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(name)
 
 
 def run_figures(run: "Run") -> Iterator[tuple[str, Any]]:
@@ -88,7 +93,8 @@ def run_figures(run: "Run") -> Iterator[tuple[str, Any]]:
     if history["step"].max() > 0:  # else nothing moved, and the table says it all
         for group, members in charts.items():
             levels = {label: value for label, value in floors.items() if f"_{group}/" in label}
-            yield group, curves(history, members, CHART_TITLES.get(group, group), levels)
+            chance = {name: summary[f"chance/{name}"] for name in members if f"chance/{name}" in summary}
+            yield group, curves(history, members, CHART_TITLES.get(group, group), chance=chance, levels=levels)
     yield from _attention_maps(run)
 
 
@@ -106,4 +112,4 @@ def _attention_maps(run: "Run") -> Iterator[tuple[str, Any]]:
     for layer, name in enumerate(names):
         for head, pattern in enumerate(seen[name][0, :, : len(tokens), : len(tokens)].cpu()):
             title = f"Attention of layer {layer + 1}, head {head + 1}, on one sequence"
-            yield f"attention_layer{layer + 1}_head{head + 1}", attention_map(pattern.tolist(), tokens, title)
+            yield f"{MAP}{layer + 1}_head{head + 1}", attention_map(pattern.tolist(), tokens, title)

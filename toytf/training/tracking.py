@@ -3,6 +3,7 @@
 import queue
 import sys
 import threading
+import uuid
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,49 +14,63 @@ from toytf.training.learner import Row
 class WandbMirror:
     """Sends rows to one wandb run per seed.
 
-    Importing wandb and starting a run take seconds; a thread does both while training has already begun.
+    Importing wandb and starting a run take seconds; a thread does both once training has begun.
     """
 
     def __init__(self, logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> None:
         self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._mode: Literal["offline", "online"] | None = None if logging.wandb == "off" else logging.wandb
-        if self._mode is not None:
-            target = (logging, directory.resolve(), seed, config)
-            self._thread = threading.Thread(target=self._send, args=target, daemon=True)
-            self._thread.start()
+        target = (logging, directory.resolve(), seed, config)
+        self._thread = None if logging.wandb == "off" else threading.Thread(target=self._send, args=target, daemon=True)
 
     def log(self, row: Row) -> None:
-        """Pass a row on."""
+        """Pass a row on; the first one after training has begun starts the thread."""
         if self._thread is not None:
             self._rows.put(row)
+            if row["step"] and self._thread.ident is None:
+                self._thread.start()
 
     def close(self) -> None:
         """Wait until everything is sent."""
         if self._thread is not None:
             self._rows.put(None)
+            if self._thread.ident is None:
+                self._thread.start()
             self._thread.join()
 
     def _send(self, logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> None:
         try:
-            import wandb
-
-            run = wandb.init(
-                project=logging.project,
-                group=logging.group or directory.name,
-                tags=list(logging.tags),
-                name=f"{directory.name}-seed{seed}",
-                config={**config, "seed": seed},
-                dir=str(directory),
-                mode=self._mode,
-                reinit="create_new",
-                settings=wandb.Settings(silent=True, console="off", quiet=True, x_disable_stats=True),
-            )
+            run = _start(logging, directory, seed, config)
             while (row := self._rows.get()) is not None:
-                run.log(
-                    {name: value for name, value in row.items() if name not in ("seed", "step")}, step=int(row["step"])
-                )
+                metrics = {name: value for name, value in row.items() if name not in ("seed", "step")}
+                run.log(metrics, step=int(row["step"]))
             run.finish()
         except Exception as error:  # a mirror: whatever goes wrong there, the run directory is the record
             reason = " ".join(str(error).split()) or type(error).__name__
             sys.stderr.write(f"toytf: wandb ({logging.wandb}) stopped mirroring: {reason}\n")
+
+
+def _start(logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> Any:
+    """Begin the wandb run of a seed, or go on with it: its id is kept in the run directory."""
+    import wandb
+
+    mode: Literal["offline", "online"] = "online" if logging.wandb == "online" else "offline"
+    if mode == "online" and not wandb.login(prompt=False):
+        raise RuntimeError("no account is set up here (wandb login); metrics are in the run directory")
+    folder = directory / "wandb"
+    folder.mkdir(exist_ok=True)
+    id_file = folder / f"seed{seed}.id"
+    if not id_file.exists():
+        id_file.write_text(uuid.uuid4().hex[:8])
+    return wandb.init(
+        project=logging.project,
+        group=logging.group or directory.name,
+        tags=list(logging.tags),
+        name=f"{directory.name}-seed{seed}",
+        id=id_file.read_text(),
+        resume="allow" if mode == "online" else None,
+        config={**config, "seed": seed},
+        dir=str(directory),
+        mode=mode,
+        reinit="create_new",
+        settings=wandb.Settings(silent=True, console="off", quiet=True, x_disable_stats=True),
+    )
