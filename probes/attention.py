@@ -60,14 +60,15 @@ class Attention(Probe):
             return ProbeResult(found, references)
 
         j = attended[1]
-        before = torch.nn.functional.pad(z[:, :-1], (1, 0), value=-1)  # no token stands before the first
+        # No token stands before the first, and what the task merely shows in front is no occurrence of a trigger.
+        before = torch.nn.functional.pad(z.masked_fill(~batch.roles["all"], -1)[:, :-1], (1, 0), value=-1)
         past = positions[:, None] >= positions
         fraction = 1 / (positions + 1.0)
         followed_trigger = ((before[:, None, :] == z[:, :, None]) & past).sum(2) * fraction
         holds_output = ((z[:, None, :] == batch.targets[:, :, None]) & past).sum(2) * fraction
         token_attended = z.gather(1, j)
         scored = batch.roles["in_context"]
-        for suffix, where in {"": scored, "_repeat": scored & (z == batch.targets)}.items():
+        for suffix, where in {"": scored, "/repeat": scored & (z == batch.targets)}.items():
             add(f"induction{suffix}", before.gather(1, j) == z, where, followed_trigger)
             add(f"attends_to_output{suffix}", token_attended == batch.targets, where, holds_output)
             add(f"predicts_attended{suffix}", token_attended == logits.argmax(-1), where, None)

@@ -21,6 +21,6 @@ class AttentionConfig(ProbeConfig):
     """Whether layer 1 attends to the previous token and layer 2 to what followed the trigger before."""
 
     implementation: ClassVar[str] = "probes.attention:Attention"
-    needs_roles: ClassVar[tuple[str, ...]] = ("trigger", "first_seen", "in_context")
+    needs_roles: ClassVar[tuple[str, ...]] = ("all", "trigger", "first_seen", "in_context")
 
     kind: Literal["attention"]

@@ -35,7 +35,7 @@ class MemoryRecall(Probe):
         def add_recall(name: str, association: Association, read: Readable) -> None:
             reference = Reference(1.0, association.chance)
             add(name, float(association.recall(read)), reference)
-            if association.weights is not None:
+            if association.weights is not None and association.weights.any():
                 add(f"{name}_weighted", float(association.recall(read, weighted=True)), reference)
 
         for name, memory in task.memories(model).items():
@@ -43,7 +43,7 @@ class MemoryRecall(Probe):
             add_recall(f"recall/{name}", stored, read)
             failures[f"recall/{name}"] = stored.failures(read, self.config.failures)
             for view, association in memory.views.items():
-                add_recall(f"recall/{name}_{view}", association, read)
+                add_recall(f"recall/{name}{view}", association, read)
             n_heads = model.config.attention.n_heads
             if n_heads > 1 and memory.slot.part != "FF":
                 for head in range(n_heads):

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 import yaml
 
 import toytf
 
 torch.set_num_threads(1)
+
+# Timings are not tested, and a failure should be the same one again.
+settings.register_profile("toytf", deadline=None, derandomize=True)
+settings.load_profile("toytf")
 
 QUICKSTART = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
 
@@ -138,6 +143,8 @@ MISTAKES = {
     "negative_size": _override("model.d_model=-4", says=("model.d_model = -4", "greater than 0")),
     "zero_batch": _override("train.batch_size=0", says=("train.batch_size = 0", "greater than 0")),
     "not_a_number": _override("train.optimizer.lr=nan", says=("train.optimizer.lr", "finite")),
+    "beta_above_one": _override("train.optimizer.betas=[1.5,0.9]", says=("train.optimizer.betas.0 = 1.5",)),
+    "momentum_of_adamw": _override("train.optimizer.momentum=0.5", says=('"momentum" in "train.optimizer"', "betas")),
     "unknown_optimizer": _override("train.optimizer.kind=adam", says=('train.optimizer.kind = "adam"', '"adamw"')),
     "one_of_names_or_numbers": _override("model.attention.scale=-1", says=("model.attention.scale = -1", "sqrt_d")),
     "one_of_two_lists": _override("model.position=sinusoid", says=('model.position = "sinusoid"', '"sinusoidal"')),

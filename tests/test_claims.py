@@ -102,6 +102,8 @@ def test_a_finding_has_the_mean_and_the_standard_deviation_of_the_seeds() -> Non
         ([10, 30, 30], [15, 25, 35], "every", "not reached"),  # one seed the other way round, the mean holds
         ([10, 30, 30], [15, 25, 35], "mean", "confirmed"),
         ([50, 60, 70], [10, 20, 30], "every", "refuted"),  # later by 40 steps at a spread of 10
+        ([20, 60, 100], [10, 50, 90], "every", "refuted"),  # seeds are paired: later by 10 in each of them
+        ([20, 20, 20], [10, 10, 30], "every", "not reached"),  # later by 3 in the mean, at a spread of 12
         ([10, 20, NAN], [15, 25, 35], "every", "not reached"),
         ([10, 20, 30], [15, 25, NAN], "every", "not reached"),  # the later one never came in a seed
     ],
@@ -112,6 +114,12 @@ def test_two_metrics_are_compared_seed_by_seed(left: list[float], right: list[fl
     assert finding.verdict == verdict
     if verdict != "not reached" and not pd.isna(right).any():
         assert finding.predicted == pytest.approx(sum(right) / 3)
+
+
+def test_a_misspelt_onset_is_a_mistake() -> None:
+    expectation = Expectation(run="r", metric="onset/recall/W_KQ9", comparison="<", value=100)
+    with pytest.raises(UserError, match="W_KQ9.*did you mean"):
+        compare(expectation, pd.DataFrame({"recall/W_KQ1": [0.1], "onset/recall/W_KQ1": [10]}))
 
 
 def test_an_onset_that_came_in_no_seed_is_not_reached() -> None:

@@ -81,6 +81,9 @@ def test_a_package_s_task_is_trained_and_probed_like_our_own(
     assert summary["agreement/previous"] == summary["eval/all_accuracy"] == 1.0
     assert summary["recall/W_KQ1"] == summary["recall/W_OV1"] == 1.0
     assert (summary["ideal/agreement/previous"], summary["chance/agreement/previous"]) == (1.0, 0.2)
+    ended = command("probe", "run", "--probe", "attention", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert 'probe "attention" needs a task with the role' in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAd
 from toytf.catalogue import claim_files
 from toytf.compose import read_config
 from toytf.config import Config, digest, validate
-from toytf.errors import RunFailed, UserError, nearest
+from toytf.errors import Interrupted, RunFailed, UserError, nearest
 from toytf.files import write_atomic
 from toytf.plugins import ExperimentConfig, load_config
 
@@ -114,7 +114,10 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for name, (claim, configs) in chosen.items():
         sys.stderr.write(f"{name} (about {claim.minutes:g} minutes)\n")
-        outcomes.append(check(name, claim, configs, out))
+        try:
+            outcomes.append(check(name, claim, configs, out))
+        except Interrupted:
+            raise Interrupted(f"stopped during {name}; the same command goes on from there") from None
         _write(outcomes, out)
     return outcomes
 
@@ -153,7 +156,7 @@ def compare(expectation: Expectation, seeds: "pd.DataFrame | None") -> Finding:
     wanted = [name for name in (expectation.metric, expectation.value) if isinstance(name, str)]
     if seeds is not None:
         for name in wanted:
-            if name not in seeds.columns and not name.startswith("onset/"):
+            if not {name, name.removeprefix("onset/")} & set(seeds.columns):
                 raise UserError(
                     f'a claim expects the metric "{name}", which its run has not: {nearest(name, seeds.columns)}'
                 )
@@ -166,11 +169,12 @@ def compare(expectation: Expectation, seeds: "pd.DataFrame | None") -> Finding:
             in_mean = _holds(expectation, measured, target)
             in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
             missed = abs(measured - target) - expectation.tolerance
+            doubt = float((left - right).std(ddof=1)) if len(left) > 1 else 0.0  # seeds are paired
             if len(left) < expectation.seeds:
                 verdict = "not reached"
             elif in_every if expectation.over == "every" else in_mean:
                 verdict = "confirmed"
-            elif not in_mean and missed > (spread or 0.0):
+            elif not in_mean and missed > doubt:
                 verdict = "refuted"
     return Finding(
         expectation.run, expectation.metric, f"{expectation.comparison} {expectation.value}",

@@ -109,16 +109,18 @@ def main() -> None:
     from toytf.errors import ToytfError
 
     try:
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
     except ToytfError as error:
         _end(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _end("stopped", 130)
     except Exception as error:
         usage = getattr(error, "format_message", None)  # an unknown option, a missing argument
         if usage is None:
             raise
         _end(f"{usage()} (see toytf --help)", 2)
+    else:
+        if code == 130:  # what typer makes of Ctrl-C
+            _end("stopped at once; what was saved stays", code)
+        sys.exit(code)
 
 
 def _end(message: str, exit_code: int) -> None:

@@ -113,9 +113,11 @@ def _path(location: Sequence[int | str], data: Any) -> str:
     """Turn pydantic's location into the path a user would type: without the tags and labels of unions."""
     names: list[str] = []
     at_entry = True
-    for part in location:
+    for i, part in enumerate(location):
         if not isinstance(data, Mapping | list):
             break
+        if isinstance(data, Mapping) and part not in data and i + 1 < len(location):
+            continue  # only a tag: a key that is missing comes last
         if at_entry and isinstance(data, Mapping) and part in (data.get("experiment"), data.get("kind")):
             at_entry = False
             continue

@@ -21,7 +21,7 @@ class RunFailed(ToytfError):
 
 
 class Interrupted(ToytfError):
-    """The user stopped the run; everything up to the last step is saved."""
+    """The user asked to stop; everything up to the step it stopped at is saved."""
 
     exit_code = 130
 

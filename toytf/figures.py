@@ -1,4 +1,4 @@
-"""Plotly figures from rows and arrays: pure functions, used by the page, notebooks and wandb alike."""
+"""Plotly figures from rows and arrays: pure functions, used by the page and in notebooks alike."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

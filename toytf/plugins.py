@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
@@ -43,11 +43,21 @@ class ProbeConfig(Plugin):
     needs_roles: ClassVar[tuple[str, ...]] = ()
     """The roles a task must have for this probe to make sense."""
 
+    def check_fits(self, task: TaskConfig) -> None:
+        """Refuse a task that lacks a role this probe needs."""
+        missing = set(self.needs_roles) - set(task.roles)
+        if missing:
+            raise UserError(f'probe "{self.kind}" needs a task with the role "{min(missing)}"')
+
 
 class ExperimentConfig(Plugin):
     """What a config file runs."""
 
     experiment: str
+
+    def settled(self) -> Self:
+        """The same config with what depends on the machine filled in: what config.yaml of a run holds."""
+        return self
 
 
 @cache
@@ -85,6 +95,8 @@ class _OneOf:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         choices = {name: handler.generate_schema(cls) for name, cls in plugins(self.group).items()}
+        if not choices:
+            raise UserError(f"no {self.group} are installed: install the project first, such as by `make quickstart`")
         union = core_schema.tagged_union_schema(choices, self.tag)
         return core_schema.no_info_before_validator_function(self._read_name, union)
 
@@ -121,4 +133,4 @@ def probe_config(kind: str) -> ProbeConfig:
     known = plugins("probes")
     if kind not in known:
         raise UserError(f'probe "{kind}" is not known: {nearest(kind, known)}')
-    return cast(ProbeConfig, known[kind](kind=kind))
+    return cast(ProbeConfig, validate(TypeAdapter(known[kind]), {"kind": kind}, f"probe {kind}"))

@@ -1,6 +1,7 @@
 """The run directory: the only state. Resuming, inspecting, comparing and claims all read it."""
 
 import json
+import shlex
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -49,6 +50,8 @@ class Run:
                     f"{directory} holds a run of another config ({'; '.join(changed)}): choose another --out"
                 )
             return run
+        if run.metrics_file.exists() or run.checkpoints.exists():
+            raise UserError(f"{directory} holds parts of a run but no config.yaml: choose another --out")
         try:
             run.directory.mkdir(parents=True, exist_ok=True)
             write_atomic(run.config_file, configs.dump(config).encode())
@@ -65,6 +68,11 @@ class Run:
     def name(self) -> str:
         """The last part of its path."""
         return self.directory.resolve().name
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with this run."""
+        return shlex.join(["toytf", "run", str(self.config_file), "--out", str(self.directory), "--resume"])
 
     @property
     def config_file(self) -> Path:
@@ -124,16 +132,26 @@ class Run:
         """Did the run come to its end?"""
         return self.summary_file.is_file()
 
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Add to a time in timing.json: the parts of a run that was resumed sum up."""
+        path = self.directory / "timing.json"
+        timing = json.loads(path.read_text()) if path.exists() else {}
+        self.write_json(path.name, timing | {name: timing.get(name, 0.0) + seconds})
+
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Put a JSON file into the directory, in one move."""
         write_atomic(self.directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
     @cached_property
     def task(self) -> "Task":
-        """The task of this run."""
+        """The task of this run, on its device, or on what there is if this machine has no such device."""
         from toytf.training.build import build_task, pick_device
 
-        return build_task(self.config.task, pick_device(self.config.device))
+        try:
+            device = pick_device(self.config.device)
+        except UserError:
+            device = pick_device("auto")
+        return build_task(self.config.task, device)
 
     def model(self, *, step: int | None = None, seed: int | None = None) -> "ToyTransformer":
         """The model of a seed (default: the first) at a checkpoint (default: the last)."""
@@ -168,7 +186,9 @@ class Run:
         from toytf.training.build import build_probe
 
         own = [probe for probe in self.config.probes if probe.kind == kind]
-        probe = build_probe(own[0] if own else probe_config(kind))
+        chosen = own[0] if own else probe_config(kind)
+        chosen.check_fits(self.config.task)
+        probe = build_probe(chosen)
         n = self.config.train.evaluation.sequences
         return probe(self.model(step=step, seed=seed), self.task, self.batch(n, seed=seed))
 

@@ -41,7 +41,7 @@ class Memory:
     """An Association that a model should hold, and the slot that should hold it.
 
     law[z, y], if given, is the conditional law p(y|z) to be stored instead of one answer; views are the same memory
-    under other criteria, such as a causal mask.
+    under other criteria, such as a causal mask, by what is added to its name.
     """
 
     association: Association
@@ -56,6 +56,8 @@ class Task(ABC):
     n_positions: int
     token_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    solution: tuple[str, ...] = ()
+    """The memories that together solve the task; the ideal construction needs room for each."""
 
     def __init__(self, config: Any, device: torch.device) -> None:
         self.config = config
@@ -73,6 +75,10 @@ class Task(ABC):
         """What trivial heuristics reach, by name, such as `in_context_accuracy/repeat`."""
         return {}
 
+    def statistics(self, batch: Batch) -> Mapping[str, float]:
+        """Facts about a batch that explain its metrics, logged as `data/<name>`."""
+        return {}
+
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
         """The named memories that would solve the task, in the vectors of this model; only those it has room for."""
         return {}
@@ -84,10 +90,13 @@ class Task(ABC):
         W = β Σ_z u_{f(z)} e_zᵀ / (⟨|u|²⟩ ⟨|e|²⟩);  feed-forward parts are silenced.
         """
         memories = {name: memory for name, memory in self.memories(model).items() if memory.law is None}
-        if not memories:
-            raise UserError(f"model.init = ideal: this model has no room for the memories of task {self.config.kind}")
-        if model.config.norm != "none":
-            raise UserError("model.init = ideal: the construction is for model.norm = none")
+        missing = [name for name in self.solution if name not in memories]
+        if missing or not memories:
+            what = ", ".join(missing) or "any memory"
+            raise UserError(f"model.init = ideal: this model has no room for {what} of task {self.config.kind}")
+        residual = model.config.attention.residual and model.config.feed_forward.residual
+        if model.config.norm != "none" or not residual:
+            raise UserError("model.init = ideal: the construction is for model.norm = none, with residual paths")
         for name in beta:
             if name not in memories:
                 raise UserError(f'model.beta: no memory is called "{name}": {nearest(name, memories)}')

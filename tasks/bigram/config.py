@@ -1,7 +1,8 @@
 """What a bigram task can be."""
 
+import hashlib
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -41,6 +42,8 @@ class BigramConfig(TaskConfig):
     """Put the triggers of the sequence in front of it."""
     corpus: str = SHAKESPEARE
     """The table that ships, or the path of a UTF-8 text file."""
+    corpus_sha256: str | None = Field(default=None, validate_default=True)
+    """Filled in for a text file, so that a run notices when the text has changed."""
     n_tokens: int = Field(default=65, ge=2)
     """Vocabulary: at most this many characters, the most frequent ones."""
 
@@ -53,6 +56,17 @@ class BigramConfig(TaskConfig):
         if not path.is_file():
             raise ValueError(f'no such text file (give a path, or "{SHAKESPEARE}" for the table that ships)')
         return str(path)
+
+    @field_validator("corpus_sha256")
+    @classmethod
+    def _corpus_is_the_same(cls, expected: str | None, info: Any) -> str | None:
+        corpus = info.data.get("corpus", SHAKESPEARE)
+        if corpus == SHAKESPEARE:
+            return None
+        found = hashlib.sha256(Path(corpus).read_bytes()).hexdigest()
+        if expected not in (None, found):
+            raise ValueError(f"the text {corpus} has changed since")
+        return found
 
     @model_validator(mode="after")
     def _triggers_fit(self) -> "BigramConfig":

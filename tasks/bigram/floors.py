@@ -22,11 +22,16 @@ def most_frequent_so_far(tokens: Int[Tensor, "batch position"], n_tokens: int) -
 
 def heuristic_accuracies(batch: Batch, n_tokens: int) -> dict[str, float]:
     """Accuracy of the trivial heuristics on the positions that induction should solve."""
-    guesses = {"repeat": batch.tokens, "most_frequent": most_frequent_so_far(batch.tokens, n_tokens)}
+    repeat, frequent = batch.tokens, most_frequent_so_far(batch.tokens, n_tokens)
+    guesses = {
+        "in_context_accuracy/repeat": ("in_context", repeat),  # on untrapped sequences a repeat is never right
+        "in_context_accuracy/most_frequent": ("in_context", frequent),
+        "untrapped_accuracy/most_frequent": ("untrapped", frequent),
+    }
     return {
-        f"{role}_accuracy/{name}": float((guess == batch.targets)[batch.roles[role]].float().mean())
-        for role in ("in_context", "untrapped")
-        for name, guess in guesses.items()
+        name: float((guess == batch.targets)[batch.roles[role]].float().mean())
+        for name, (role, guess) in guesses.items()
+        if batch.roles[role].any()
     }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tasks.bigram.task import BigramTask
 
 EARLY = 64
-"""The positions that the view `64` of W_KQ1 is restricted to: early ones are learned first."""
+"""The positions that the view W_KQ1_64 is restricted to: early ones are learned first."""
 
 
 def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memory]:
@@ -34,9 +34,9 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
             previous_position(p, _first_outputs(task)),
             Slot("KQ", 0),
             views={
-                "causal": previous_position(p, causal=True),
-                str(EARLY): previous_position(p[:EARLY]),
-                f"{EARLY}_causal": previous_position(p[:EARLY], causal=True),
+                "/causal": previous_position(p, causal=True),
+                f"_{EARLY}": previous_position(p[:EARLY]),
+                f"_{EARLY}/causal": previous_position(p[:EARLY], causal=True),
             },
         )
     if model.config.n_layers < 2:

@@ -45,7 +45,7 @@ class AliasTable:
     ) -> Int[Tensor, "*shape"]:
         """One draw from each given row."""
         cell = rows * self.keep.shape[1] + column
-        return torch.where(height < self.keep.take(cell), column, self.other.take(cell))
+        return torch.where(height < self.keep.flatten()[cell], column, self.other.flatten()[cell])
 
 
 def draw_without_replacement(
@@ -69,9 +69,9 @@ def draw_chains(
     column, height = transition.split(uniform)
     start_of_row = torch.arange(batch, device=output_of.device) * n
     token = first.draw(torch.zeros_like(start_of_row), column[0], height[0])
-    chain = [token]
+    chain, outputs = [token], output_of.flatten()
     for t in range(1, length):
-        forced = output_of.take(start_of_row + token)
+        forced = outputs[start_of_row + token]
         token = torch.where(forced >= 0, forced, transition.draw(token, column[t], height[t]))
         chain.append(token)
     return torch.stack(chain, dim=1)

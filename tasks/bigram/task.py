@@ -38,6 +38,7 @@ class BigramTask(Task):
     """Bigram text with triggers; see the module for one sequence drawn out."""
 
     config: BigramConfig
+    solution = ("W_KQ1", "W_KQ2", "W_OV2")
 
     def __init__(self, config: BigramConfig, device: torch.device) -> None:
         super().__init__(config, device)
@@ -131,15 +132,23 @@ class BigramTask(Task):
         return self._levels
 
     def floors(self) -> Mapping[str, float]:
-        """Accuracy of repeating the current token and of the most frequent token so far; entropy of the bigrams."""
-        entropy = torch.special.entr(self.bigram).sum(1) @ self.unigram
+        """Accuracy of repeating and of the most frequent token so far; entropy of the bigrams at global positions."""
+        floors = heuristic_accuracies(self.survey, len(self.token_names))
+        best = self._levels.get("eval/global_loss", Reference()).ideal
+        return floors if best is None else {**floors, "global_loss/bigram_entropy": best}
+
+    def statistics(self, batch: Batch) -> Mapping[str, float]:
+        """How often a trigger is followed by itself, which positions are scored, and which sequences are trapped."""
+        trigger = batch.roles["trigger"]
+        repeats = (batch.tokens == batch.targets) & trigger
         return {
-            **heuristic_accuracies(self.survey, len(self.token_names)),
-            "global_loss/bigram_entropy": float(entropy),
+            "repeat_fraction": float(repeats.sum() / trigger.sum().clamp(min=1)),
+            "in_context_fraction": float(batch.roles["in_context"].float().mean()),
+            "trapped_fraction": float(batch.latents["trapped"].float().mean()),
         }
 
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
-        """W_KQ1, W_KQ2, W_OV2 of the induction head, and the bigram table in the last feed-forward part."""
+        """W_KQ1, W_KQ2, W_OV2 of the induction head, and the bigram table in the feed-forward part of layer 2."""
         return bigram_memories(self, model)
 
 

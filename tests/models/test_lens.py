@@ -338,3 +338,10 @@ def test_head_detection_finds_the_induction_circuit(induction: ToyTransformer):
     # Only the second half has something to match: at most one half.
     assert float(matching[1]) > 0.4
     assert float(matching[0]) < 0.1
+
+
+def test_moving_the_view_moves_the_model_it_runs():
+    model = build(SHAPES["full"])
+    lens = HookedToyTransformer(model).to(torch.float64)
+    assert lens.cfg.dtype == model.embed.W_E.dtype == torch.float64
+    assert lens(torch.zeros(1, 3, dtype=torch.long)).dtype == torch.float64

@@ -78,11 +78,13 @@ def by_the_definitions(
             if counter[b][i] < 2:
                 continue
             j, predicted, past = attended[1][i], int(logits[b, i].argmax()), range(i + 1)
-            for suffix in ("", "_repeat") if z[i] == y[b][i] else ("",):
+            for suffix in ("", "/repeat") if z[i] == y[b][i] else ("",):
                 note(
                     f"induction{suffix}",
-                    j > 0 and z[j - 1] == z[i],
-                    sum(s > 0 and z[s - 1] == z[i] for s in past) / (i + 1),
+                    j > 0
+                    and counter[b][j - 1] >= 0
+                    and z[j - 1] == z[i],  # a trigger that is only shown is no occurrence
+                    sum(s > 0 and counter[b][s - 1] >= 0 and z[s - 1] == z[i] for s in past) / (i + 1),
                 )
                 note(f"attends_to_output{suffix}", z[j] == y[b][i], sum(z[s] == y[b][i] for s in past) / (i + 1))
                 right[f"predicts_attended{suffix}"].append(z[j] == predicted)
@@ -117,13 +119,13 @@ NAMES = [
         "previous_token_first",
         "previous_token_mass",
         "induction",
-        "induction_repeat",
+        "induction/repeat",
         "attends_to_output",
-        "attends_to_output_repeat",
+        "attends_to_output/repeat",
         "predicts_attended",
-        "predicts_attended_repeat",
+        "predicts_attended/repeat",
         "uses_previous_token",
-        "uses_previous_token_repeat",
+        "uses_previous_token/repeat",
     )
 ]
 
@@ -137,7 +139,7 @@ def test_every_metric_has_an_ideal_of_one(scripted: Any):
 def test_predictions_of_the_model_itself_have_no_chance_value(scripted: Any):
     *_, result = scripted
     without = {name for name, reference in result.references.items() if reference.chance is None}
-    assert without == {"attention/predicts_attended", "attention/predicts_attended_repeat"}
+    assert without == {"attention/predicts_attended", "attention/predicts_attended/repeat"}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "predicts_attended" not in name])

@@ -14,6 +14,7 @@ from probes.memory_recall import MemoryRecall
 from tasks.bigram.config import SHAKESPEARE
 from tasks.bigram.corpus import load_table
 from tasks.bigram.task import BigramTask
+from toytf.errors import UserError
 from toytf.models import Slot, ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.plugins import load_config
@@ -56,7 +57,7 @@ def test_the_construction_recalls_everything_at_d_256(triggers: str):
         metrics = recall(task, model).metrics
         names = {f"recall/{name}" for name in ("W_KQ1", "W_KQ2", "W_OV2")}
         names |= {f"{name}_weighted" for name in names}
-        names |= {f"recall/W_KQ1_{view}" for view in ("64", "causal", "64_causal")}
+        names |= {f"recall/W_KQ1{view}" for view in ("_64", "/causal", "_64/causal")}
         assert set(metrics) == names
         assert metrics == dict.fromkeys(names, 1.0)
 
@@ -135,7 +136,7 @@ def test_chance_counts_the_candidates():
     for name, chance in expected.items():
         assert references[f"recall/{name}"].chance == pytest.approx(chance)
     causal = (sum(1 / t for t in range(2, 256)) + 1 / 255) / 255
-    assert references["recall/W_KQ1_causal"].chance == pytest.approx(causal)
+    assert references["recall/W_KQ1/causal"].chance == pytest.approx(causal)
 
 
 def test_recall_is_the_argmax_of_the_definition():
@@ -239,3 +240,20 @@ def test_the_probe_changes_nothing():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     recall(task, model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"model.n_layers": 1}, "no room for W_KQ2, W_OV2"),
+        ({"model.position": "none"}, "no room for W_KQ1"),
+        ({"model.attention.residual": False}, "residual"),
+        ({"model.norm": "layer"}, "norm"),
+        ({"model.beta": {"W_KQ3": 2}}, 'did you mean "W_KQ'),
+    ],
+)
+def test_an_ideal_that_would_not_solve_the_task_is_refused(overrides: dict[str, Any], message: str):
+    config: Any = load_config("configs/bigram/ideal.yaml", {"model.d_model": 16, **overrides})
+    task = build_task(config.task, torch.device("cpu"))
+    with pytest.raises(UserError, match=message):
+        build_model(config.model, task, 0)

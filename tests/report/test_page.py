@@ -12,7 +12,7 @@ import toytf
 from toytf.report.page import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
+needs_a_browser = pytest.mark.skipif(
     CHROMIUM is None and not os.environ.get("CI"), reason="no chromium on this machine: the page is not opened"
 )
 
@@ -72,6 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
     return toytf.run("configs/quickstart.yaml", TINY, out=tmp_path_factory.mktemp("page") / "<tiny & run>")
 
 
+@needs_a_browser
 def test_the_page_opens_from_a_file_without_a_request_or_an_error(run: toytf.Run, tmp_path: Path) -> None:
     visit = Visit(run.report_file, tmp_path)
     assert visit.console == []
@@ -81,6 +82,7 @@ def test_the_page_opens_from_a_file_without_a_request_or_an_error(run: toytf.Run
         assert text in visit.document
 
 
+@needs_a_browser
 def test_the_visit_would_notice_a_request_and_an_error(tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
     page.write_text("<script>console.error('boom')</script><img src='http://somewhere.invalid/x.png'>")

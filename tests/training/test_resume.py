@@ -2,6 +2,8 @@
 
 import json
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from toytf.runs import Run
 
 COMMAND = Path(sys.executable).with_name("toytf")
 STEPS = 400
@@ -105,3 +109,43 @@ def test_seeds_are_summarised_by_mean_and_standard_deviation(uninterrupted: Path
     assert summary["eval/in_context_loss"] == pytest.approx((a + b) / 2)
     assert summary["eval/in_context_loss/std"] == pytest.approx(abs(a - b) / 2**0.5)
     assert all(isinstance(value, float) for value in summary.values())
+
+
+def test_killed_before_its_last_file_it_is_completed(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(uninterrupted, out)
+    (out / "summary.json").unlink()
+    (out / "report.html").unlink()
+    subprocess.run([COMMAND, "run", out / "config.yaml", "--out", out, "--resume"], check=True, capture_output=True)
+    assert record(out) == record(uninterrupted)
+    assert (out / "report.html").exists()
+    timing = json.loads((out / "timing.json").read_text())
+    assert set(timing) == {"seed0/train_seconds", "seed1/train_seconds"}  # of the training that was
+
+
+def test_lost_rows_are_noticed(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(uninterrupted, out)
+    for name in ("summary.json", f"checkpoints/seed1-step{STEPS:06d}.training"):
+        (out / name).unlink()
+    (out / "metrics.jsonl").write_text("")
+    ended = subprocess.run(
+        [COMMAND, "run", out / "config.yaml", "--out", out, "--resume"], capture_output=True, text=True
+    )
+    assert ended.returncode == 2
+    assert "has lost rows" in ended.stderr
+    assert (out / "metrics.jsonl").read_text() == ""
+
+
+def test_parts_of_another_run_are_not_taken_for_its_own(config: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(uninterrupted, out)
+    (out / "config.yaml").unlink()
+    ended = subprocess.run([COMMAND, "run", config, "--out", out], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "parts of a run" in ended.stderr
+
+
+def test_the_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
+    words = shlex.split(Run(tmp_path / "a run").resume_command)
+    assert words[3:] == ["--out", str(tmp_path / "a run"), "--resume"]

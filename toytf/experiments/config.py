@@ -1,10 +1,10 @@
 """The config of the experiment `train`."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from toytf.errors import nearest
+from toytf.errors import UserError, nearest
 from toytf.models.config import ModelConfig
 from toytf.plugins import AnyProbe, AnyTask, ExperimentConfig
 from toytf.training.config import LoggingConfig, TrainConfig
@@ -36,12 +36,19 @@ class TrainExperimentConfig(ExperimentConfig):
                 f'train.loss = "{self.train.loss}" is no role of this task: {nearest(self.train.loss, roles)}'
             )
         for probe in self.probes:
-            missing = set(probe.needs_roles) - set(roles)
-            if missing:
-                raise ValueError(f'probe "{probe.kind}" needs a task with the role "{min(missing)}"')
+            try:
+                probe.check_fits(self.task)
+            except UserError as error:
+                raise ValueError(str(error)) from None
         kinds = [probe.kind for probe in self.probes]
         if len(set(kinds)) < len(kinds):
             raise ValueError(f"probes: {max(kinds, key=kinds.count)} is listed twice")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: {max(self.seeds, key=self.seeds.count)} is listed twice")
         return self
+
+    def settled(self) -> Self:
+        """With `device: auto` replaced by the device that it means here."""
+        from toytf.training.build import pick_device
+
+        return self.model_copy(update={"device": str(pick_device(self.device))})

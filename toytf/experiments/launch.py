@@ -37,6 +37,7 @@ def run(
 
 def run_config(config: ExperimentConfig, directory: Path, *, resume: bool) -> Run:
     """Run a validated config in a directory."""
+    config = config.settled()
     started = Run.start(directory, config, resume=resume)
     if resume and started.finished:
         return started
@@ -49,7 +50,6 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool) -> Ru
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise RunFailed(
-            f"{directory}: the disk is full; free some space, then go on with "
-            f"toytf run {started.config_file} --out {directory} --resume"
+            f"{directory}: the disk is full; free some space, then go on: {started.resume_command}"
         ) from None
     return started

@@ -18,7 +18,7 @@ from toytf.summary import summarise
 from toytf.training.build import build_model, build_probe, build_task, pick_device
 from toytf.training.checkpoints import CheckpointStore
 from toytf.training.freezing import trainable_ever
-from toytf.training.learner import Row, SeedLearner
+from toytf.training.learner import SeedLearner
 from toytf.training.loop import MetricsFile, Watch, train
 from toytf.training.tracking import WandbMirror
 
@@ -34,35 +34,30 @@ def run_training(config: TrainExperimentConfig, run: Run) -> None:
     model = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come before any output
     trainable_ever(config.model, dict(model.named_parameters()), config.train.steps)
     metrics = MetricsFile(run.metrics_file)
-    seconds = {}
     with ProgressLine(config.train.steps, config.train.loss) as line, _stop_on_interrupt() as stop:
         for seed in config.seeds:
             store = CheckpointStore(run.checkpoints, seed)
-            if store.latest() == config.train.steps:
+            latest = store.latest()
+            if latest == config.train.steps:
                 line.skip(seed)
                 continue
-            if store.latest() is None:
+            if stop.is_set():
+                raise Interrupted(f"stopped before seed {seed}; to go on: {run.resume_command}")
+            if latest is None:
                 metrics.truncate(_end_of_previous_seed(config, run, seed))
             learner = SeedLearner(build_model(config.model, task, seed), task, probes, config.train, seed)
-            mirror = WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json"))
             line.begin(seed)
-
-            def measured(row: Row, mirror: WandbMirror = mirror) -> None:
-                line.measured(row)
-                mirror.log(row)
-
             started = time.perf_counter()
             try:
-                train(learner, config.train, store, metrics, Watch(line.stepped, measured, stop.is_set))
+                with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
+                    watch = Watch(line.stepped, (line.measured, mirror.log), stop.is_set)
+                    train(learner, config.train, store, metrics, watch)
             except Interrupted as stopped:
-                again = f"toytf run {run.config_file} --out {run.directory} --resume"
-                raise Interrupted(f"{stopped}; to go on: {again}") from None
+                raise Interrupted(f"{stopped}; to go on: {run.resume_command}") from None
             finally:
-                seconds[f"seed{seed}/train_seconds"] = time.perf_counter() - started
-                mirror.close()
-    run.write_json("timing.json", seconds)
-    run.write_json("summary.json", summarise(run.history))
+                run.add_seconds(f"seed{seed}/train_seconds", time.perf_counter() - started)
     write_report(run)
+    run.write_json("summary.json", summarise(run.history))  # last: its presence means that the run is whole
 
 
 def _end_of_previous_seed(config: TrainExperimentConfig, run: Run, seed: int) -> int:

@@ -40,11 +40,6 @@ class Association:
                 raise ValueError(f"Association.{name} has {got} entries, expected {expected}")
 
     @property
-    def device(self) -> torch.device:
-        """Where the vectors live."""
-        return self.keys.device
-
-    @property
     def chance(self) -> float:
         """The recall of a guess among the candidates: mean_z 1 / #candidates(z)."""
         if self.candidates is None:

@@ -53,6 +53,13 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         self.setup()
         self.eval()
 
+    def _apply(self, fn: Any, recurse: bool = True) -> "HookedToyTransformer":
+        """Moving the view moves the model, whose forward it runs."""
+        self._model._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)
+        self.cfg.device, self.cfg.dtype = self._model.device, self._model.embed.W_E.dtype
+        return self
+
     def _mirror(self, model: ToyTransformer) -> None:
         for path, module in model.named_modules():
             if path:

@@ -10,10 +10,11 @@ from toytf.files import write_atomic
 from toytf.report.page import render, run_figures
 from toytf.report.terminal import print_table
 from toytf.runs import Run
+from toytf.training.evaluate import reference_metrics
 
 
-def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> Path:
-    """Write one page over the given runs, and serve it if asked; returns where it is."""
+def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> None:
+    """Write one page over the given runs, print where it is, and serve it if asked."""
     runs = [Run.open(directory) for directory in directories]
     if html is None and len(runs) > 1:
         raise UserError("several runs make a page of their own: say where with --html FILE")
@@ -26,7 +27,6 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     print(path)  # noqa: T201
     if serve:
         _serve(path)
-    return path
 
 
 def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: int | None) -> None:
@@ -37,11 +37,7 @@ def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: i
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
     for name in kinds:
         result = run.probe(name, step=step, seed=seed)
-        table = dict(result.metrics)
-        for metric, reference in result.references.items():
-            table |= {} if reference.ideal is None else {f"ideal/{metric}": reference.ideal}
-            table |= {} if reference.chance is None else {f"chance/{metric}": reference.chance}
-        print_table(table)
+        print_table({**result.metrics, **reference_metrics(result.references, result.metrics)})
         for metric, pairs in result.failures.items():
             if pairs:
                 print(f"{metric} fails on: " + "; ".join(pairs))  # noqa: T201

@@ -1,26 +1,18 @@
 """The page of a run: one HTML file that opens offline, without a request to anywhere."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toytf.config import dump
 from toytf.files import write_atomic
-from toytf.report.table import is_variant, summary_table
+from toytf.report.table import BACKGROUND, GROUPS, is_variant, summary_table
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
     from toytf.runs import Run
 
-CHART_TITLES = {
-    "loss": "Loss by role",
-    "accuracy": "Accuracy by role",
-    "recall": "Recall of the ideal memories",
-    "kl": "Divergence from the law to be stored (nats)",
-    "attention": "Where the layers attend",
-}
-UNCHARTED = ("ideal", "chance", "floor", "train", "norm", "grad_norm")
+CHART_TITLES = {**GROUPS, "loss": "Loss by role", "accuracy": "Accuracy by role"}
 
 MAP = "attention_layer"
 """How the names of the attention maps begin."""
@@ -29,16 +21,14 @@ MAP_LENGTH = 64
 """Positions shown in an attention map; more cannot be read."""
 
 
-def write_report(run: "Run", path: Path | None = None) -> Path:
-    """Write the page (default: report.html in the run directory), and each figure as plotly JSON into figures/."""
+def write_report(run: "Run") -> None:
+    """Write report.html into the run directory, and each figure as plotly JSON into figures/."""
     figures = dict(run_figures(run))
     folder = run.directory / "figures"
     folder.mkdir(exist_ok=True)
     for name, figure in figures.items():
         write_atomic(folder / f"{name}.json", figure.to_json().encode())
-    path = path or run.report_file
-    write_atomic(path, render([(run, figures)]).encode())
-    return path
+    write_atomic(run.report_file, render([(run, figures)]).encode())
 
 
 def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
@@ -88,7 +78,7 @@ def run_figures(run: "Run") -> Iterator[tuple[str, Any]]:
         group = name.partition("/")[0]
         if group == "eval":
             group = name.rpartition("_")[2]  # loss or accuracy
-        if group not in UNCHARTED:
+        if group not in (*BACKGROUND, "floor"):
             charts.setdefault(group, []).append(name)
     if history["step"].max() > 0:  # else nothing moved, and the table says it all
         for group, members in charts.items():

@@ -10,7 +10,12 @@ GROUPS = {
     "attention": "Attention",
     "onset": "Step of onset (first evaluation above chance + 0.1)",
     "floor": "What trivial heuristics reach",
+    "data": "The held-out sequences",
 }
+
+
+BACKGROUND = ("ideal", "chance", "train", "norm", "grad_norm")
+"""Groups that are shown beside others or only logged."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class TableRow:
 
 
 def is_variant(name: str) -> bool:
-    """Is this another form of a metric, such as one head of it? The short views leave these to the full table."""
-    return name.endswith(("_causal", "_repeat")) or "/head" in name
+    """Is this `<group>/<metric>/<variant>`? The short views leave variants of a metric to the full table."""
+    return not name.startswith("floor/") and name.removeprefix("onset/").count("/") > 1
 
 
 def number(value: float | None) -> str:
@@ -57,7 +62,7 @@ def summary_table(summary: Mapping[str, float]) -> dict[str, list[TableRow]]:
     groups: dict[str, list[TableRow]] = {title: [] for title in GROUPS.values()}
     for name, value in summary.items():
         group = name.partition("/")[0]
-        if name.endswith("/std") or group in ("ideal", "chance", "train", "norm", "grad_norm"):
+        if name.endswith("/std") or group in BACKGROUND:
             continue
         row = TableRow(
             name, value, summary.get(f"{name}/std"), summary.get(f"ideal/{name}"), summary.get(f"chance/{name}")

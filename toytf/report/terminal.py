@@ -48,7 +48,7 @@ class ProgressLine:
     def measured(self, row: Mapping[str, float]) -> None:
         """Show the loss, the accuracy of the trained role, and the recalls without their variants."""
         recalls = [name for name in row if name.startswith("recall/")]
-        plain = [name for name in recalls if not any(name.startswith(other) for other in recalls if other != name)]
+        plain = [name for name in recalls if not any(name.startswith((f"{other}_", f"{other}/")) for other in recalls)]
         names = [name for name in ("train/loss", f"eval/{self._role}_accuracy", *plain) if name in row]
         shown = {name.partition("/")[2].removesuffix("_accuracy"): row[name] for name in names}
         self._progress.update(

@@ -18,12 +18,13 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")
+    kinds = ("cpu", "cuda", "mps", "xpu")
+    if name.partition(":")[0] not in kinds:
+        raise UserError(f'device = "{name}" is not known: {nearest(name, ("auto", *kinds))}')
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError):
-        kinds = ("cpu", "cuda", "mps", "xpu")
-        reason = "there is none here" if name.partition(":")[0] in kinds else nearest(name, ("auto", *kinds))
-        raise UserError(f'device = "{name}": {reason}') from None
+        raise UserError(f'device = "{name}": there is none here') from None
 
 
 def build_task(config: TaskConfig, device: torch.device) -> Task:

@@ -1,24 +1,46 @@
 """How a model is trained, evaluated, saved and logged."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+)
 
 from toytf.config import Config
 
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
-class OptimizerConfig(Config):
-    """The optimiser, at a fixed learning rate."""
 
-    kind: Literal["sgd", "adamw"] = "adamw"
-    lr: PositiveFloat = 3e-3
+class SgdConfig(Config):
+    """Stochastic gradient descent, at a fixed learning rate."""
+
+    kind: Literal["sgd"] = "sgd"
+    lr: PositiveFloat = 0.03
+    momentum: Fraction = 0.9
     weight_decay: NonNegativeFloat = 0.0
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """For sgd."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """For adamw."""
+
+
+class AdamWConfig(Config):
+    """AdamW, at a fixed learning rate."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: PositiveFloat = 3e-3
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
-    """For adamw."""
+    weight_decay: NonNegativeFloat = 0.0
+
+
+def _default_to_adamw(given: Any) -> Any:
+    return {"kind": "adamw", **given} if isinstance(given, dict) else given
+
+
+Optimizer = Annotated[SgdConfig | AdamWConfig, Field(discriminator="kind"), BeforeValidator(_default_to_adamw)]
 
 
 class EvaluationConfig(Config):
@@ -48,7 +70,7 @@ class TrainConfig(Config):
     batch_size: PositiveInt = 64
     loss: str = "all"
     """The role whose positions the loss is taken over, such as all, in_context or global."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: Optimizer = AdamWConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
 

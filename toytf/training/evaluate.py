@@ -1,7 +1,6 @@
 """Loss and accuracy by role, and the probes, on a held-out batch."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from jaxtyping import Bool, Float
@@ -45,17 +44,17 @@ def measure(
     model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch
 ) -> tuple[dict[str, float], dict[str, Reference]]:
     """All metrics of a model on a batch, and what each can be read against."""
-    metrics = role_metrics(model, batch)
+    metrics = role_metrics(model, batch) | {f"data/{name}": value for name, value in task.statistics(batch).items()}
     references = dict(task.references())
     for probe in probes:
         result = probe(model, task, batch)
         metrics |= result.metrics
         references |= result.references
-    return {name: value for name, value in metrics.items() if not math.isnan(value)}, references
+    return metrics, references
 
 
-def reference_metrics(task: Task, references: dict[str, Reference], measured: Iterable[str]) -> dict[str, float]:
-    """`ideal/<metric>`, `chance/<metric>` of what was measured, and the task's `floor/…`."""
+def reference_metrics(references: Mapping[str, Reference], measured: Iterable[str]) -> dict[str, float]:
+    """`ideal/<metric>` and `chance/<metric>` of what was measured."""
     levels: dict[str, float] = {}
     for name in measured:
         reference = references.get(name, Reference())
@@ -63,4 +62,4 @@ def reference_metrics(task: Task, references: dict[str, Reference], measured: It
             levels[f"ideal/{name}"] = reference.ideal
         if reference.chance is not None:
             levels[f"chance/{name}"] = reference.chance
-    return levels | {f"floor/{name}": value for name, value in task.floors().items()}
+    return levels

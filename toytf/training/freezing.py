@@ -28,6 +28,10 @@ def trainable_ever(config: ModelConfig, names: Iterable[str], steps: int) -> set
     found = set[str]().union(*(trainable_at(config, names, step) for step in starts))
     if steps and not found:
         raise UserError("model.freeze leaves nothing to train: free a parameter, or set train.steps = 0")
+    if steps and not trainable_at(config, names, 0):
+        raise UserError(
+            f"model.freeze leaves nothing to train before step {min(starts - {0})}: free a parameter at once"
+        )
     return found
 
 

@@ -16,7 +16,7 @@ from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe
 from toytf.randomness import generator
 from toytf.task import Batch, Task
-from toytf.training.config import TrainConfig
+from toytf.training.config import SgdConfig, TrainConfig
 from toytf.training.evaluate import measure, reference_metrics, role_mean, token_loss
 
 Row = dict[str, float | int]
@@ -29,14 +29,15 @@ class Learner(ABC):
     model_config: ModelConfig
     parameters: Mapping[str, nn.Parameter]
     """All parameters by name, frozen ones included."""
+    n_seeds: int
 
     @abstractmethod
     def sample(self, step: int) -> Batch:
         """The training batch of a step."""
 
     @abstractmethod
-    def loss(self, batch: Batch) -> Float[Tensor, ""]:
-        """The loss to be minimised."""
+    def loss(self, batch: Batch) -> Float[Tensor, "seed"]:
+        """The loss of every seed; their sum is what is minimised, since no seed's loss depends on another's weights."""
 
     @abstractmethod
     def evaluate(self, step: int) -> list[Row]:
@@ -45,6 +46,8 @@ class Learner(ABC):
 
 class SeedLearner(Learner):
     """One model of one seed on one task."""
+
+    n_seeds = 1
 
     def __init__(
         self, model: ToyTransformer, task: Task, probes: Iterable[Probe], config: TrainConfig, seed: int
@@ -57,24 +60,36 @@ class SeedLearner(Learner):
         """The training batch of a step: a stream of its own, so that it needs no state."""
         return self.task.sample(self.config.batch_size, generator(self.seed, "train", step, device=self.task.device))
 
-    def loss(self, batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, batch: Batch) -> Float[Tensor, "seed"]:
         """Mean cross-entropy over the positions of the chosen role."""
-        return role_mean(token_loss(self.model(batch.tokens), batch), batch.roles[self.config.loss])
+        return role_mean(token_loss(self.model(batch.tokens), batch), batch.roles[self.config.loss])[None]
 
     def evaluate(self, step: int) -> list[Row]:
-        """Loss and accuracy by role, and every probe."""
+        """Loss and accuracy by role, every probe, and the norms of what is trained."""
         stream = generator(self.seed, "evaluation", step, device=self.task.device)
         batch = self.task.sample(self.config.evaluation.sequences, stream)
         metrics, references = measure(self.model, self.task, self.probes, batch)
         if step in (0, self.config.steps):
-            metrics |= reference_metrics(self.task, references, list(metrics))
-        return [{"seed": self.seed, "step": step, **metrics}]
+            metrics |= reference_metrics(references, list(metrics))
+            metrics |= {f"floor/{name}": value for name, value in self.task.floors().items()}
+        return [{"seed": self.seed, "step": step, **metrics, **self._norms()}]
+
+    @torch.no_grad()
+    def _norms(self) -> dict[str, float]:
+        """Frobenius norms of the trained parameters and of their last gradient."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            if parameter.requires_grad:
+                found[f"norm/{name}"] = parameter.norm()
+                if parameter.grad is not None:
+                    found[f"grad_norm/{name}"] = parameter.grad.norm()
+        return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True)) if found else {}
 
 
 def build_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The configured optimiser; parameters without a gradient are left alone, weight decay included."""
     chosen = config.optimizer
-    if chosen.kind == "sgd":
+    if isinstance(chosen, SgdConfig):
         return torch.optim.SGD(parameters, lr=chosen.lr, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
     return torch.optim.AdamW(
         parameters, lr=chosen.lr, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.weight_decay

@@ -2,14 +2,15 @@
 
 import json
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from toytf.errors import Interrupted, RunFailed
+from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.training.checkpoints import CheckpointStore, Progress
 from toytf.training.config import TrainConfig
 from toytf.training.freezing import trainable_at, trainable_ever
@@ -21,7 +22,7 @@ class Watch:
     """What looks on while a training runs: told of every step and row, asked whether to stop."""
 
     stepped: Callable[[int], None]
-    measured: Callable[[Row], None]
+    measured: Sequence[Callable[[Row], None]]
     stopping: Callable[[], bool]
 
 
@@ -36,9 +37,13 @@ class MetricsFile:
         """Write a row through to the file."""
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def truncate(self, size: int) -> None:
         """Forget what was written after a checkpoint: it will be written again."""
+        if self.size < size:
+            raise UserError(f"{self.path} has lost rows that its checkpoints know of: start anew with another --out")
         with self.path.open("r+b") as file:
             file.truncate(size)
 
@@ -49,12 +54,12 @@ class MetricsFile:
 
 
 def training_step(learner: Learner, optimizer: torch.optim.Optimizer, step: int, loss_sum: Tensor) -> None:
-    """One update; adds the loss to `loss_sum` on the device. Nothing here waits for the device."""
+    """One update; adds the loss of every seed to `loss_sum` on the device. Nothing here waits for the device."""
     optimizer.zero_grad(set_to_none=True)
-    loss = learner.loss(learner.sample(step))
-    loss.backward()  # type: ignore[no-untyped-call]
+    losses = learner.loss(learner.sample(step))
+    losses.sum().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-    loss_sum += loss.detach()
+    loss_sum += losses.detach()
 
 
 def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics: MetricsFile, watch: Watch) -> None:
@@ -70,7 +75,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
     latest = store.latest()
     if latest is None:
         device = next(iter(learner.parameters.values())).device
-        at = Progress(0, metrics.size, torch.zeros((), device=device), 0)
+        at = Progress(0, metrics.size, torch.zeros(learner.n_seeds, device=device), 0)
     else:
         at = store.restore(latest, learner.parameters, optimizer)
         metrics.truncate(at.metrics_bytes)
@@ -82,14 +87,13 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
 
     def evaluate() -> None:
         nonlocal at
-        rows = learner.evaluate(at.step)
-        extra = _norms(learner) | ({"train/loss": float(at.loss_sum) / at.loss_count} if at.loss_count else {})
-        for row in rows:
-            full = {**row, **extra}
+        for row, loss_sum in zip(learner.evaluate(at.step), at.loss_sum.tolist(), strict=True):
+            full = {**row, "train/loss": loss_sum / at.loss_count} if at.loss_count else row
             if not all(math.isfinite(value) for value in full.values()):
                 raise _diverged(store, at.step)
             metrics.append(full)
-            watch.measured(full)
+            for tell in watch.measured:
+                tell(full)
         at = replace(at, loss_sum=torch.zeros_like(at.loss_sum), loss_count=0)
 
     if latest is None:
@@ -117,18 +121,6 @@ def _set_trainable(learner: Learner, names: tuple[str, ...], step: int) -> None:
         parameter.requires_grad_(name in trainable)
 
 
-@torch.no_grad()
-def _norms(learner: Learner) -> dict[str, float]:
-    """Frobenius norms of the trained parameters and of their last gradient."""
-    found: dict[str, Tensor] = {}
-    for name, parameter in learner.parameters.items():
-        if parameter.requires_grad:
-            found[f"norm/{name}"] = parameter.norm()
-            if parameter.grad is not None:
-                found[f"grad_norm/{name}"] = parameter.grad.norm()
-    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True)) if found else {}
-
-
 def _check_finite(learner: Learner, store: CheckpointStore, step: int) -> None:
     finite = torch.stack([parameter.detach().isfinite().all() for parameter in learner.parameters.values()])
     if not bool(finite.all()):
@@ -136,7 +128,10 @@ def _check_finite(learner: Learner, store: CheckpointStore, step: int) -> None:
 
 
 def _diverged(store: CheckpointStore, step: int) -> RunFailed:
+    latest = store.latest()
+    if latest is None:
+        return RunFailed("the model as it is built gives values that are not finite")
     return RunFailed(
-        f"training diverged by step {step}: a value is not finite; the last good checkpoint is at step "
-        f"{store.latest()}; a smaller train.optimizer.lr may help"
+        f"training diverged by step {step}: a value is not finite; the last good checkpoint is at step {latest}; "
+        "a smaller train.optimizer.lr may help"
     )

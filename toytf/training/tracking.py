@@ -22,6 +22,13 @@ class WandbMirror:
         target = (logging, directory.resolve(), seed, config)
         self._thread = None if logging.wandb == "off" else threading.Thread(target=self._send, args=target, daemon=True)
 
+    def __enter__(self) -> "WandbMirror":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):  # a second Ctrl-C waits for nothing
+            self._close()
+
     def log(self, row: Row) -> None:
         """Pass a row on; the first one after training has begun starts the thread."""
         if self._thread is not None:
@@ -29,7 +36,7 @@ class WandbMirror:
             if row["step"] and self._thread.ident is None:
                 self._thread.start()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Wait until everything is sent."""
         if self._thread is not None:
             self._rows.put(None)

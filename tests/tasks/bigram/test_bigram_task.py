@@ -239,7 +239,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def test_the_table_of_changes_has_every_field():
-    assert set(CHANGES) == set(BigramConfig.model_fields) - {"kind"}
+    assert set(CHANGES) == set(BigramConfig.model_fields) - {"kind", "corpus_sha256"}  # the last is derived
 
 
 @pytest.mark.parametrize("field", sorted(CHANGES))
@@ -361,13 +361,17 @@ def test_the_best_levels_are_those_of_copying_the_output_law_and_the_bigrams():
 
 
 def test_the_floors_are_the_heuristics_and_the_entropy_of_the_text():
-    floors = make().floors()
-    assert floors["global_loss/bigram_entropy"] == pytest.approx(2.4987, abs=5e-5)
+    task = make()
+    floors = task.floors()
+    # Over all characters the entropy is 2.4987; at the positions that are scored as global there is no trigger.
+    weights = torch.bincount(task.survey.tokens[task.survey.roles["global"]], minlength=N).double()
+    entropy = torch.special.entr(task.bigram.double()).sum(1)
+    assert floors["global_loss/bigram_entropy"] == pytest.approx(float(weights @ entropy / weights.sum()), abs=1e-4)
     # 1024 sequences, about 78 ± 9 of them trapped: 11 % of the value, 3 of them.
     assert floors["in_context_accuracy/repeat"] == pytest.approx(0.235, abs=0.08)
     assert floors["in_context_accuracy/most_frequent"] == pytest.approx(0.346, abs=0.08)
     # On untrapped sequences repeating is never right by being trapped, and the most frequent token gets .15.
-    assert floors["untrapped_accuracy/repeat"] == 0
+    assert "untrapped_accuracy/repeat" not in floors
     assert floors["untrapped_accuracy/most_frequent"] == pytest.approx(0.15, abs=0.03)
 
 
@@ -406,10 +410,10 @@ def test_the_memories_are_those_of_the_paper():
     assert torch.equal(previous.keys, p[1:])
     assert torch.equal(previous.values[previous.targets], p[:-1])
     assert previous.chance == pytest.approx(1 / 99)
-    assert memories["W_KQ1"].views["64"].chance == pytest.approx(1 / 63)
+    assert memories["W_KQ1"].views["_64"].chance == pytest.approx(1 / 63)
     # Query t may look at positions 1 … t, but T itself is no candidate: mean of 1/2, 1/3, …, 1/99, 1/99.
     causal = (sum(1 / t for t in range(2, 100)) + 1 / 99) / 99
-    assert memories["W_KQ1"].views["causal"].chance == pytest.approx(causal)
+    assert memories["W_KQ1"].views["/causal"].chance == pytest.approx(causal)
     # e_k recalls W_OV1 e_k among the five triggers, and u_k among all tokens.
     assert torch.equal(trigger.keys, e[:5])
     torch.testing.assert_close(trigger.values, e[:5] @ model.W_OV(0)[0].detach())

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tasks.bigram.config import SHAKESPEARE, BigramConfig
 from tasks.bigram.corpus import BigramTable, count_bigrams, load_table
@@ -153,3 +154,13 @@ def test_a_text_that_cannot_be_used_is_the_users_error(tmp_path: Path, content: 
     text.write_bytes(content)
     with pytest.raises(UserError, match=message):
         load_table(str(text), 65)
+
+
+def test_a_text_that_has_changed_since_is_noticed(tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be")
+    config = BigramConfig(kind="bigram", corpus=str(text))
+    assert BigramConfig(**config.model_dump()) == config
+    text.write_text("that is the question")
+    with pytest.raises(ValidationError, match="has changed since"):
+        BigramConfig(**config.model_dump())
