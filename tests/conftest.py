@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
 import yaml
+from hypothesis import settings
 
 import toytf
 

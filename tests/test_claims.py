@@ -118,7 +118,7 @@ def test_two_metrics_are_compared_seed_by_seed(left: list[float], right: list[fl
 
 def test_a_misspelt_onset_is_a_mistake() -> None:
     expectation = Expectation(run="r", metric="onset/recall/W_KQ9", comparison="<", value=100)
-    with pytest.raises(UserError, match="W_KQ9.*did you mean"):
+    with pytest.raises(UserError, match=r"W_KQ9.*did you mean"):
         compare(expectation, pd.DataFrame({"recall/W_KQ1": [0.1], "onset/recall/W_KQ1": [10]}))
 
 
