@@ -40,12 +40,12 @@ class AliasTable:
         column = scaled.long().clamp_(max=self.keep.shape[1] - 1)
         return column, scaled - column
 
-    def draw(
-        self, rows: Int[Tensor, "*shape"], column: Int[Tensor, "*shape"], height: Float[Tensor, "*shape"]
-    ) -> Int[Tensor, "*shape"]:
-        """One draw from each given row."""
-        cell = rows * self.keep.shape[1] + column
-        return torch.where(height < self.keep.flatten()[cell], column, self.other.flatten()[cell])
+    def draw(self, rows: Int[Tensor, "*shape"], uniform: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """One draw from each given row, from one uniform number each."""
+        column, height = self.split(uniform)
+        cell = (rows * self.keep.shape[1] + column).flatten()
+        keep, other = (table.flatten().index_select(0, cell).view_as(rows) for table in (self.keep, self.other))
+        return torch.where(height < keep, column, other)
 
 
 def draw_without_replacement(
@@ -66,12 +66,16 @@ def draw_chains(
     """z_1 ~ first; z_{t+1} = output_of[b, z_t] where that is ≥ 0 (a trigger), else ~ transition(·|z_t)."""
     batch, n = output_of.shape
     uniform = torch.rand(length, batch, generator=generator, device=output_of.device)
-    column, height = transition.split(uniform)
     start_of_row = torch.arange(batch, device=output_of.device) * n
-    token = first.draw(torch.zeros_like(start_of_row), column[0], height[0])
-    chain, outputs = [token], output_of.flatten()
-    for t in range(1, length):
-        forced = outputs[start_of_row + token]
-        token = torch.where(forced >= 0, forced, transition.draw(token, column[t], height[t]))
+    token = first.draw(torch.zeros_like(start_of_row), uniform[0])
+    # The loop is `transition.draw` spelled out: per step only what depends on the last token, on flat tables.
+    columns, heights = (part.unbind() for part in transition.split(uniform))
+    keep, other, outputs = transition.keep.flatten(), transition.other.flatten(), output_of.flatten()
+    chain = [token]
+    for column, height in zip(columns[1:], heights[1:], strict=True):
+        cell = torch.add(column, token, alpha=n)
+        drawn = torch.where(height < keep.index_select(0, cell), column, other.index_select(0, cell))
+        forced = outputs.index_select(0, start_of_row + token)
+        token = torch.where(forced < 0, drawn, forced)
         chain.append(token)
     return torch.stack(chain, dim=1)

@@ -92,7 +92,7 @@ class BigramTask(Task):
         else:
             triggers = self.fixed_triggers.expand(n, k)
         uniform = torch.rand(triggers.shape, generator=generator, device=self.device)
-        outputs = self._output.draw(triggers, *self._output.split(uniform))
+        outputs = self._output.draw(triggers, uniform)
         output_of = torch.full((n, len(self.token_names)), -1, device=self.device).scatter(1, triggers, outputs)
 
         shown = k if config.show_latents else 0
@@ -104,7 +104,9 @@ class BigramTask(Task):
         trapped = contains_trapped(tokens[:, shown:], triggers, output_of)
         clean_start = output_of.gather(1, chain[:, :1]) < 0
         if shown:
-            counter = torch.cat([torch.full_like(triggers, -1), counter], dim=1)  # −1: shown, not scored
+            counter = torch.cat(
+                [torch.full_like(triggers, -1, dtype=counter.dtype), counter], dim=1
+            )  # −1: shown, not scored
         in_context = counter >= 2
         roles = {
             "all": counter >= 0,
@@ -156,8 +158,8 @@ def count_triggers(
     tokens: Int[Tensor, "batch position"], triggers: Int[Tensor, "batch trigger"]
 ) -> Int[Tensor, "batch position"]:
     """At a trigger, how often it has occurred so far (1 at its first occurrence); elsewhere 0."""
-    is_trigger = tokens[:, :, None] == triggers[:, None, :]
-    return (is_trigger * is_trigger.cumsum(1)).sum(2)
+    is_trigger = tokens[:, None, :] == triggers[:, :, None]
+    return (is_trigger * is_trigger.cumsum(2, dtype=torch.int32)).sum(1, dtype=torch.int32)  # int32: 8 times as fast
 
 
 def contains_trapped(
@@ -173,5 +175,5 @@ def contains_trapped(
     for _ in range(triggers.shape[1]):
         reached = output_of.gather(1, reached.clamp(min=0))
         inside = inside & (output_of.gather(1, reached.clamp(min=0)) >= 0)
-    is_trapped = (tokens[:, :, None] == triggers[:, None, :]) & inside[:, None, :]
-    return is_trapped.flatten(1).any(1)
+    never_leaves = torch.zeros_like(output_of, dtype=torch.bool).scatter(1, triggers, inside)
+    return never_leaves.gather(1, tokens).any(1)
