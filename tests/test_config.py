@@ -178,6 +178,13 @@ _CHANGES = st.fixed_dictionaries(
 )
 
 
+def test_the_configs_that_ship_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("base: configs/quickstart.yaml\nseeds: [7]\n")
+    shipped, mine = load_config("configs/quickstart.yaml"), load_config("mine.yaml")
+    assert mine == shipped.model_copy(update={"seeds": (7,)})
+
+
 @given(_CHANGES)
 def test_loading_the_dump_of_any_config_gives_an_equal_object(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]
