@@ -120,6 +120,12 @@ def test_a_wrong_name_ends_with_2_and_one_line(
     _is_one_line(command(*arguments, cwd=tmp_path), *says)
 
 
+def test_without_arguments_it_helps(command: "Command", tmp_path: Path) -> None:
+    ended = command(cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert all(name in ended.stdout for name in ("run", "list", "inspect", "probe", "claims", "bench"))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["run"], ["run", QUICKSTART, "--otu", "x"], ["rnu"], ["probe", "x", "--step", "last"], ["list", "a", "b"]],

@@ -8,7 +8,6 @@ import typer
 
 app = typer.Typer(
     help="Train toy transformers on synthetic tasks and compare what they store with ideal associative memories.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -109,7 +108,7 @@ def main() -> None:
     from toytf.errors import ToytfError
 
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except ToytfError as error:
         _end(str(error), error.exit_code)
     except Exception as error:
