@@ -78,7 +78,7 @@ def run_figures(run: "Run") -> Iterator[tuple[str, Any]]:
         group = name.partition("/")[0]
         if group == "eval":
             group = name.rpartition("_")[2]  # loss or accuracy
-        if group not in (*BACKGROUND, "floor"):
+        if group not in (*BACKGROUND, "floor", "data"):
             charts.setdefault(group, []).append(name)
     if history["step"].max() > 0:  # else nothing moved, and the table says it all
         for group, members in charts.items():
