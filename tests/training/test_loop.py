@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import toytf
 from toytf.errors import RunFailed, UserError
 from toytf.plugins import load_config
-from toytf.training.build import build_model, build_task
+from toytf.training.build import build_model, build_task, pick_device
 from toytf.training.checkpoints import CheckpointStore
 from toytf.training.config import CheckpointConfig
 from toytf.training.learner import SeedLearner, build_optimizer
@@ -160,6 +160,18 @@ def test_frozen_until_a_step_with_nothing_to_train_before_it_is_refused(tmp_path
     overrides = {**TINY, "model.freeze": ["*"], "model.unfreeze": {5: ["blocks.1.attn.W_K"]}}
     with pytest.raises(UserError, match="nothing to train before step 5"):
         toytf.run("configs/quickstart.yaml", overrides, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["auto", "cpu"])
+def test_a_device_has_one_name_so_that_a_run_can_be_resumed(name: str) -> None:
+    settled = str(pick_device(name))
+    assert str(pick_device(settled)) == settled
+
+
+def test_a_run_leaves_the_threads_of_its_process_alone(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    toytf.run("configs/quickstart.yaml", {**TINY, "train.steps": 1, "threads": before + 1}, out=tmp_path / "run")
+    assert torch.get_num_threads() == before
 
 
 def test_nothing_to_train_is_refused(tmp_path: Path) -> None:

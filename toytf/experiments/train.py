@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 
 def run_training(config: TrainExperimentConfig, run: Run) -> None:
     """Train what is not trained yet of every seed, then write summary and page."""
-    torch.set_num_threads(config.threads)
+    with _threads(config.threads):
+        _train_seeds(config, run)
+    write_report(run)
+    run.write_json("summary.json", summarise(run.history))  # last: its presence means that the run is whole
+
+
+def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
     task = build_task(config.task, pick_device(config.device))
     probes = [build_probe(probe) for probe in config.probes]
     model = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come before any output
@@ -56,14 +62,23 @@ def run_training(config: TrainExperimentConfig, run: Run) -> None:
                 raise Interrupted(f"{stopped}; to go on: {run.resume_command}") from None
             finally:
                 run.add_seconds(f"seed{seed}/train_seconds", time.perf_counter() - started)
-    write_report(run)
-    run.write_json("summary.json", summarise(run.history))  # last: its presence means that the run is whole
 
 
 def _end_of_previous_seed(config: TrainExperimentConfig, run: Run, seed: int) -> int:
     """Where the rows of a seed that has no checkpoint yet begin in metrics.jsonl."""
     before = config.seeds[: config.seeds.index(seed)]
     return CheckpointStore(run.checkpoints, before[-1]).metrics_bytes(config.train.steps) if before else 0
+
+
+@contextlib.contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """Use so many CPU threads, and leave the caller's process as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

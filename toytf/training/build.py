@@ -14,10 +14,9 @@ from toytf.task import Task
 
 
 def pick_device(name: str) -> torch.device:
-    """The named device; `auto` is a GPU if there is one."""
+    """The named device, with its index if it has one; `auto` is a GPU if there is one."""
     if name == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return accelerator or torch.device("cpu")
+        name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     kinds = ("cpu", "cuda", "mps", "xpu")
     if name.partition(":")[0] not in kinds:
         raise UserError(f'device = "{name}" is not known: {nearest(name, ("auto", *kinds))}')
