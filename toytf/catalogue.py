@@ -50,16 +50,17 @@ def print_catalogue(what: str) -> None:
     if what and what not in KINDS:
         raise UserError(f'list: "{what}" is no kind of thing: {nearest(what, KINDS)}')
     for kind in [what] if what else KINDS:
-        entries = {
-            "configs": lambda: {f"configs/{name}": first_comment(path) for name, path in config_files().items()},
-            "claims": lambda: {
-                f"{path.parent.name}/{name}": first_comment(path) for name, path in claim_files().items()
-            },
-        }.get(
-            kind,
-            lambda kind=kind: {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()},
-        )()
+        entries = _entries(kind)
         typer.echo(f"{kind}:")
         width = max(map(len, entries), default=0)
         for name, text in entries.items():
             typer.echo(f"  {name:<{width}}  {text}")
+
+
+def _entries(kind: str) -> dict[str, str]:
+    """What there is of a kind, each with one line about it."""
+    if kind == "configs":
+        return {f"configs/{name}": first_comment(path) for name, path in config_files().items()}
+    if kind == "claims":
+        return {f"{path.parent.name}/{name}": first_comment(path) for name, path in claim_files().items()}
+    return {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()}

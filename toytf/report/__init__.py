@@ -1,1 +1,1 @@
-"""Showing a run: figures, the page, the terminal."""
+"""Showing a run: the table, the page, the terminal."""

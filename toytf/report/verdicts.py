@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from toytf.report.table import number
@@ -27,8 +26,7 @@ def print_verdicts(outcomes: list["Outcome"]) -> None:
             spread = f" ± {number(finding.spread)}" if finding.spread is not None else ""
             verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
             table.add_row(*names, expected, number(finding.measured) + spread, verdict)
-    console: Console = wide_console()
-    console.print(table)
+    wide_console().print(table)
 
 
 def verdict_page(outcomes: list["Outcome"], folder: Path) -> str:

@@ -1,7 +1,7 @@
 """What the loop trains: it samples, gives a loss, measures itself, and can be saved.
 
 The loop knows only these methods. `SeedLearner` is one seed with the plain forward; several seeds stacked into one
-tensor program can stand in its place: parameters with a leading seed axis, the summed loss, one row per seed.
+tensor program can stand in its place: parameters with a leading seed axis, one loss and one row per seed.
 """
 
 from abc import ABC, abstractmethod
