@@ -24,3 +24,37 @@ class AttentionConfig(ProbeConfig):
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "trigger", "first_seen", "in_context")
 
     kind: Literal["attention"]
+
+
+class MarginsConfig(ProbeConfig):
+    """By how much each memory prefers the right answer, in units of a generic score."""
+
+    implementation: ClassVar[str] = "probes.margins:Margins"
+
+    kind: Literal["margins"]
+    worst: PositiveInt = 10
+    """How many of the pairs with the smallest margins to name per memory."""
+
+
+class ScoresConfig(ProbeConfig):
+    """Where the scores of the right answers and of their rivals lie: broad as Hebb's, or narrow at the cut t*."""
+
+    implementation: ClassVar[str] = "probes.scores:Scores"
+
+    kind: Literal["scores"]
+
+
+class SpectrumConfig(ProbeConfig):
+    """The singular values of each learned matrix against a Gaussian matrix and a Hebbian one."""
+
+    implementation: ClassVar[str] = "probes.spectrum:Spectrum"
+
+    kind: Literal["spectrum"]
+
+
+class UtilisationConfig(ProbeConfig):
+    """How many pairs each learned matrix recalls, as a fraction of what a matrix of its size and rank can hold."""
+
+    implementation: ClassVar[str] = "probes.utilisation:Utilisation"
+
+    kind: Literal["utilisation"]

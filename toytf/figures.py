@@ -1,17 +1,24 @@
 """Plotly figures from rows and arrays: pure functions, used by the page and in notebooks alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import qualitative
+from plotly.subplots import make_subplots
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from toytf.task import Reference
 
 COLOURS = qualitative.Safe
+
+_BINS = 40
+_DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def curves(
@@ -78,18 +85,127 @@ def attention_map(pattern: "Any", tokens: Sequence[str], title: str) -> go.Figur
 
 
 def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Reference"]) -> go.Figure:
-    """Each metric as a bar, with its ideal and its chance value as marks."""
+    """Each metric as a bar, with its ideal value, its chance value and the prediction of theory as marks."""
     names = list(metrics)
     figure = go.Figure(go.Bar(x=list(metrics.values()), y=names, orientation="h", name="measured"))
-    marks = {
-        "ideal": ("diamond", [references[name].ideal if name in references else None for name in names]),
-        "chance": ("line-ns-open", [references[name].chance if name in references else None for name in names]),
-    }
-    for label, (symbol, values) in marks.items():
+    for label, symbol in {"ideal": "diamond", "chance": "line-ns-open", "theory": "x-thin-open"}.items():
+        values = [getattr(references.get(name), label, None) for name in names]
+        if values.count(None) == len(values):
+            continue
         marker = {"symbol": symbol, "size": 10, "color": "black", "line_width": 2}
         figure.add_trace(go.Scatter(x=values, y=names, mode="markers", name=label, marker=marker))
     figure.update_yaxes(autorange="reversed")
     return _styled(figure, "", height=120 + 26 * len(names))
+
+
+def histograms(
+    panels: Mapping[str, Mapping[str, "NDArray[np.float64]"]],
+    title: str,
+    *,
+    lines: Mapping[str, Mapping[str, float]],
+    x: str,
+) -> go.Figure:
+    """Samples as densities, one panel below the other: panels[panel][label], and named vertical lines[panel][label]."""
+    figure, in_legend = _panels(panels), _first_of_each()
+    for row, (panel, samples) in enumerate(panels.items(), start=1):
+        edges = np.histogram_bin_edges(np.concatenate(list(samples.values())), bins=_BINS)
+        tallest = 0.0
+        for i, (label, values) in enumerate(samples.items()):
+            density = np.histogram(values, edges, density=True)[0]
+            tallest = max(tallest, float(density.max()))
+            bars = go.Bar(
+                x=(edges[1:] + edges[:-1]) / 2, y=density, width=np.diff(edges), name=label, legendgroup=label,
+                showlegend=in_legend(label), marker_color=COLOURS[i % len(COLOURS)], marker_line_width=0, opacity=0.6,
+            )  # fmt: skip
+            figure.add_trace(bars, row=row, col=1)
+        for i, (label, level) in enumerate(lines.get(panel, {}).items()):
+            line = {"dash": _DASHES[i % len(_DASHES)], "width": 1.5, "color": "black"}
+            mark = go.Scatter(
+                x=[level, level], y=[0, tallest], name=label, legendgroup=label, showlegend=in_legend(label),
+                mode="lines", line=line, hovertemplate=f"{label}: {level:.3f}<extra></extra>",
+            )  # fmt: skip
+            figure.add_trace(mark, row=row, col=1)
+    figure.update_layout(barmode="overlay", bargap=0)
+    return _styled_panels(figure, title, x=x, rows=len(panels))
+
+
+def ranked(
+    panels: Mapping[str, Mapping[str, "NDArray[np.float64]"]], title: str, *, measured: str, y: str
+) -> go.Figure:
+    """Values in descending order against their rank, one panel below the other: one label as dots, laws as lines."""
+    figure, in_legend = _panels(panels), _first_of_each()
+    for row, values_by_label in enumerate(panels.values(), start=1):
+        for i, (label, values) in enumerate(values_by_label.items()):
+            curve = go.Scatter(
+                x=np.arange(1, len(values) + 1), y=np.sort(values)[::-1], name=label, legendgroup=label,
+                showlegend=in_legend(label), mode="markers" if label == measured else "lines", marker_size=4,
+                line={"dash": _DASHES[i % len(_DASHES)], "width": 1.5}, marker_color=COLOURS[i % len(COLOURS)],
+            )  # fmt: skip
+            figure.add_trace(curve, row=row, col=1)
+        figure.update_yaxes(title=y, row=row)
+    return _styled_panels(figure, title, x="rank", rows=len(panels))
+
+
+@dataclass
+class PowerLaw:
+    """Points of one curve: measured with spread, and what the theory predicts, where it does."""
+
+    x: list[float] = field(default_factory=list)
+    measured: list[float] = field(default_factory=list)
+    spread: list[float | None] = field(default_factory=list)
+    theory: list[float | None] = field(default_factory=list)
+
+    def add(self, x: float, measured: float, spread: float | None, theory: float | None) -> None:
+        """One more point."""
+        self.x.append(x)
+        self.measured.append(measured)
+        self.spread.append(spread)
+        self.theory.append(theory)
+
+
+def power_laws(laws: Mapping[str, PowerLaw], title: str, *, x: str, y: str) -> go.Figure:
+    """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory."""
+    figure = go.Figure()
+    for i, (label, law) in enumerate(laws.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        dots = go.Scatter(
+            x=law.x, y=law.measured, error_y={"array": [spread or 0 for spread in law.spread]}, name=label,
+            legendgroup=label, mode="markers+lines", line={"color": colour, "width": 1}, marker_size=7,
+        )  # fmt: skip
+        figure.add_trace(dots)
+        if any(value is not None for value in law.theory):
+            dashed = {"color": colour, "dash": "dash", "width": 2}
+            curve = go.Scatter(
+                x=law.x, y=law.theory, name=f"theory: {label}", legendgroup=label, mode="lines", line=dashed
+            )
+            figure.add_trace(curve)
+    figure.update_xaxes(type="log", dtick="D2")
+    figure.update_yaxes(type="log", title=y)
+    return _styled(figure, title, x=x, height=520)
+
+
+def _panels(panels: Mapping[str, Any]) -> go.Figure:
+    rows = max(len(panels), 1)
+    return make_subplots(rows=rows, cols=1, subplot_titles=list(panels) or None, vertical_spacing=0.24 / rows)
+
+
+def _first_of_each() -> Callable[[str], bool]:
+    """Is this the first time the label is seen? The panels share one legend."""
+    seen: set[str] = set()
+
+    def is_new(label: str) -> bool:
+        new = label not in seen
+        seen.add(label)
+        return new
+
+    return is_new
+
+
+def _styled_panels(figure: go.Figure, title: str, *, x: str, rows: int) -> go.Figure:
+    """The axis named and the legend shown once, below the last panel, however many there are."""
+    height = 160 + 240 * max(rows, 1)
+    figure.update_xaxes(title=x, row=max(rows, 1))
+    return _styled(figure, title, height=height).update_layout(legend_y=-80 / height)
 
 
 def _styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 400) -> go.Figure:

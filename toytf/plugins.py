@@ -54,6 +54,8 @@ class ExperimentConfig(Plugin):
     """What a config file runs."""
 
     experiment: str
+    figures: ClassVar[str] = ""
+    """Where the figures of a run's page come from, as "module:name"; called with the run, yields names and figures."""
 
     def settled(self) -> Self:
         """The same config with what depends on the machine filled in: what config.yaml of a run holds."""
@@ -83,7 +85,12 @@ def _leave_out(point: EntryPoint, reason: str) -> None:
 
 def implementation(config: Plugin) -> Callable[..., Any]:
     """Import the thing that a config configures."""
-    module, _, name = config.implementation.partition(":")
+    return imported(config.implementation)
+
+
+def imported(place: str) -> Callable[..., Any]:
+    """Import what "module:name" names."""
+    module, _, name = place.partition(":")
     return cast(Callable[..., Any], getattr(importlib.import_module(module), name))
 
 

@@ -1,7 +1,7 @@
 """What a probe is: a measurement of a model on a task that can be read against an ideal and a chance value."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +11,20 @@ from toytf.task import Batch, Reference, Task
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Metrics by name, what each can be read against, and which associations failed, by name."""
+    """Metrics by name, what each can be read against, and which associations failed, by name.
+
+    draw, if given, makes the probe's own figure, from values it already holds: the model may have changed since.
+    """
 
     metrics: Mapping[str, float]
     references: Mapping[str, Reference] = field(default_factory=dict)
     failures: Mapping[str, list[str]] = field(default_factory=dict)
+    draw: Callable[[], Any] | None = None
 
     def figure(self) -> Any:
-        """A plotly figure of every metric beside its ideal and its chance value."""
+        """The probe's own plotly figure, or every metric as a bar beside what it can be read against."""
+        if self.draw is not None:
+            return self.draw()
         from toytf.figures import metric_bars
 
         return metric_bars(self.metrics, self.references)

@@ -145,6 +145,8 @@ class Run:
     @cached_property
     def task(self) -> "Task":
         """The task of this run, on its device, or on what there is if this machine has no such device."""
+        if not hasattr(self.config, "task"):
+            raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}: it has no model")
         from toytf.training.build import build_task, pick_device
 
         try:
@@ -158,14 +160,14 @@ class Run:
         from toytf.training.build import build_model
         from toytf.training.checkpoints import CheckpointStore
 
-        seed = self._seed(seed)
+        task, seed = self.task, self._seed(seed)
         store = CheckpointStore(self.checkpoints, seed)
         steps = store.steps()
         if not steps:
             raise UserError(f"{self.directory}: no checkpoint of seed {seed} yet")
         if step is not None and step not in steps:
             raise UserError(f"{self.directory}: no checkpoint at step {step} (there are: {', '.join(map(str, steps))})")
-        model = build_model(self.config.model, self.task, seed)
+        model = build_model(self.config.model, task, seed)
         model.load_state_dict(store.load_weights(steps[-1] if step is None else step))
         return model.eval()
 
@@ -185,12 +187,13 @@ class Run:
         """Run a probe on any checkpoint, with the options that this run's config gives it."""
         from toytf.training.build import build_probe
 
+        task = self.task
         own = [probe for probe in self.config.probes if probe.kind == kind]
         chosen = own[0] if own else probe_config(kind)
         chosen.check_fits(self.config.task)
         probe = build_probe(chosen)
         n = self.config.train.evaluation.sequences
-        return probe(self.model(step=step, seed=seed), self.task, self.batch(n, seed=seed))
+        return probe(self.model(step=step, seed=seed), task, self.batch(n, seed=seed))
 
     def _seed(self, seed: int | None) -> int:
         seeds = self.config.seeds

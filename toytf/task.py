@@ -30,10 +30,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a metric can be read against: its value in the ideal solution, and by chance."""
+    """What a metric can be read against: its value in the ideal solution, by chance, and by theory."""
 
     ideal: float | None = None
     chance: float | None = None
+    theory: float | None = None
+    """What the theory of random vectors predicts."""
 
 
 @dataclass(frozen=True, eq=False)

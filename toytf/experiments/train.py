@@ -1,16 +1,10 @@
 """The experiment `train`: every seed from config to summary, table and page."""
 
-import contextlib
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-import torch
 
 from toytf.errors import Interrupted
 from toytf.experiments.config import TrainExperimentConfig
+from toytf.experiments.process import cpu_threads, stop_on_interrupt
 from toytf.report.page import write_report
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
@@ -22,13 +16,10 @@ from toytf.training.learner import SeedLearner
 from toytf.training.loop import MetricsFile, Watch, train
 from toytf.training.tracking import WandbMirror
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 
 def run_training(config: TrainExperimentConfig, run: Run) -> None:
     """Train what is not trained yet of every seed, then write summary and page."""
-    with _threads(config.threads):
+    with cpu_threads(config.threads):
         _train_seeds(config, run)
     write_report(run)
     run.write_json("summary.json", summarise(run.history))  # last: its presence means that the run is whole
@@ -40,7 +31,7 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
     model = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come before any output
     trainable_ever(config.model, dict(model.named_parameters()), config.train.steps)
     metrics = MetricsFile(run.metrics_file)
-    with ProgressLine(config.train.steps, config.train.loss) as line, _stop_on_interrupt() as stop:
+    with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt() as stop:
         for seed in config.seeds:
             store = CheckpointStore(run.checkpoints, seed)
             latest = store.latest()
@@ -68,33 +59,3 @@ def _end_of_previous_seed(config: TrainExperimentConfig, run: Run, seed: int) ->
     """Where the rows of a seed that has no checkpoint yet begin in metrics.jsonl."""
     before = config.seeds[: config.seeds.index(seed)]
     return CheckpointStore(run.checkpoints, before[-1]).metrics_bytes(config.train.steps) if before else 0
-
-
-@contextlib.contextmanager
-def _threads(n: int) -> Iterator[None]:
-    """Use so many CPU threads, and leave the caller's process as it was."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into a request to stop after the current step; the second one is immediate."""
-    stop = threading.Event()
-
-    def request(number: int, frame: "FrameType | None") -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, previous)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    previous = signal.signal(signal.SIGINT, request)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, previous)

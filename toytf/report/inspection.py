@@ -19,7 +19,7 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     if html is None and len(runs) > 1:
         raise UserError("several runs make a page of their own: say where with --html FILE")
     path = html or runs[0].report_file
-    content = render([(run, dict(run_figures(run))) for run in runs]).encode()
+    content = render([(run, run_figures(run)) for run in runs]).encode()
     try:
         write_atomic(path, content)
     except OSError as error:
@@ -32,7 +32,7 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
 def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: int | None) -> None:
     """Run probes on a checkpoint and print the table and the pairs that fail."""
     run = Run.open(directory)
-    kinds = [kind] if kind else [probe.kind for probe in run.config.probes]
+    kinds = [kind] if kind else [probe.kind for probe in getattr(run.config, "probes", ())]
     if not kinds:
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
     for name in kinds:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from toytf.report.table import summary_table
+from toytf.report.table import columns, summary_table
 
 
 class ProgressLine:
@@ -56,6 +56,34 @@ class ProgressLine:
         )
 
 
+class JobLine:
+    """One line for a run that is a list of jobs: which one goes on, how many are done."""
+
+    def __init__(self, n_jobs: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task("", total=n_jobs)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, name: str) -> None:
+        """Name the job that goes on."""
+        self._progress.update(self._task, description=name)
+
+    def done(self) -> None:
+        """Count the job as done."""
+        self._progress.advance(self._task)
+
+
 def wide_console() -> Console:
     """Standard output; a file or a pipe gets lines of 160 characters, so that nothing is cut."""
     console = Console()
@@ -63,9 +91,9 @@ def wide_console() -> Console:
 
 
 def print_table(summary: Mapping[str, float]) -> None:
-    """Measured, ideal and chance, group by group; variants of a metric are left to the page."""
+    """Measured and what it can be read against, group by group; variants of a metric are left to the page."""
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
-    for column in ("", "measured", "ideal", "chance"):
+    for column in ("", "measured", *columns(summary)):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     for title, rows in summary_table(summary).items():
         table.add_row(f"[bold]{title}[/bold]")

@@ -54,12 +54,15 @@ def measure(
 
 
 def reference_metrics(references: Mapping[str, Reference], measured: Iterable[str]) -> dict[str, float]:
-    """`ideal/<metric>` and `chance/<metric>` of what was measured."""
+    """`ideal/<metric>`, `chance/<metric>` and `theory/<metric>` of what was measured."""
     levels: dict[str, float] = {}
     for name in measured:
         reference = references.get(name, Reference())
-        if reference.ideal is not None:
-            levels[f"ideal/{name}"] = reference.ideal
-        if reference.chance is not None:
-            levels[f"chance/{name}"] = reference.chance
+        for kind, level in {
+            "ideal": reference.ideal,
+            "chance": reference.chance,
+            "theory": reference.theory,
+        }.items():
+            if level is not None:
+                levels[f"{kind}/{name}"] = level
     return levels

@@ -47,6 +47,12 @@ class MetricsFile:
         with self.path.open("r+b") as file:
             file.truncate(size)
 
+    def drop_torn_line(self) -> None:
+        """Forget a last line that a crash left without its end."""
+        content = self.path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            self.truncate(content.rfind(b"\n") + 1)
+
     @property
     def size(self) -> int:
         """Its length in bytes."""

@@ -1,0 +1,56 @@
+"""Where the scores of the right values and of their rivals lie.
+
+Hebb: right scores of mean √(d_in d_out / n) and spread 1. The best weights at capacity: right scores narrow at t*, just
+above rivals cut at t*, which tends to √(2 log m) (Giorlandino, Goldt, Maillard 2026, arXiv 2605.10795; derived).
+"""
+
+import torch
+from torch import Tensor
+
+from probes.config import ScoresConfig
+from probes.matrices import Learned, as_metrics, learned_memories
+from toytf.memory.measures import measure_scores, score_unit, split_scores
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Task
+from toytf.theory import extreme_level, hebbian_scores, optimum_scores
+
+
+class Scores(Probe):
+    """`scores/<memory>_correct_mean`, `_correct_spread`, `_rival_spread`, `_rival_max` in units of a generic score."""
+
+    config: ScoresConfig
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure every memory of the task that the model has room for; the batch is not used."""
+        learned = learned_memories(model, task)
+        metrics, references = as_metrics(
+            (f"scores/{held.name}", measure_scores(held.association, held.memory)) for held in learned
+        )
+        panels, lines = {}, {}
+        for held in learned:
+            if f"scores/{held.name}_correct_mean" in metrics:
+                unit = score_unit(held.association, held.memory)
+                right, rivals = split_scores(held.association, held.memory)
+                panels[held.name] = {"right": (right / unit).numpy(), "rivals": (rivals / unit).numpy()}
+                lines[held.name] = _levels(held)
+
+        def draw() -> object:
+            from toytf.figures import histograms
+
+            return histograms(panels, "Scores", lines=lines, x="score in units of a generic score")
+
+        return ProbeResult(metrics, references, draw=draw)
+
+
+def _levels(held: Learned) -> dict[str, float]:
+    """Where theory expects the right scores of the best weights and of Hebb's, and the largest of normal rivals."""
+    (n, d_in), (m, d_out) = held.association.keys.shape, held.association.values.shape
+    if m < 2 or not isinstance(held.memory, Tensor):
+        return {}
+    return {
+        "t*: best weights at capacity": optimum_scores(m).mean,
+        "√(2 log m): largest of m normal scores": extreme_level(m),
+        "√(d_in d_out / n): Hebb's mean": hebbian_scores(n, d_in, d_out).mean,
+    }

@@ -1,0 +1,45 @@
+"""The singular values of the learned matrices.
+
+The best weights at capacity behave as a Gaussian matrix: s of √d W / ‖W‖_F follows the quarter circle √(4 − s²)/π. The
+Hebbian matrix is a product of two Gaussian ones, ⟨s⁴⟩ = 2 + d/n (Giorlandino, Goldt, Maillard 2026; derived).
+"""
+
+import torch
+
+from probes.config import SpectrumConfig
+from probes.matrices import as_metrics, learned_matrices
+from toytf.memory.measures import measure_spectrum, singular_values
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Task
+from toytf.theory import gaussian_singular_values, hebbian_singular_values
+
+
+class Spectrum(Probe):
+    """`spectrum/<memory>_fourth_moment`, `_largest`, `_effective_rank`, `_distance` and `_distance_hebbian`."""
+
+    config: SpectrumConfig
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure every memory that is a matrix; the batch is not used."""
+        learned = learned_matrices(model, task)
+        sizes = {held.name: len(held.association.keys) for held, _ in learned}
+        metrics, references = as_metrics(
+            (f"spectrum/{held.name}", measure_spectrum(W, sizes[held.name])) for held, W in learned
+        )
+        spectra = {held.name: (singular_values(W), W.shape) for held, W in learned}
+
+        def draw() -> object:
+            from toytf.figures import ranked
+
+            panels = {}
+            for name, (s, (d_out, d_in)) in spectra.items():
+                rank = int((s > 0).sum())
+                if rank:
+                    panels[name] = {"measured": s, "Gaussian matrix": gaussian_singular_values(rank, d_in, d_out)}
+                    if d_in == d_out:
+                        panels[name]["Hebbian matrix"] = hebbian_singular_values(d_in, sizes[name])
+            return ranked(panels, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")
+
+        return ProbeResult(metrics, references, draw=draw)

@@ -1,0 +1,183 @@
+"""The configs of the experiments on memories alone: `capacity` and `storage`."""
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from toytf.config import Config
+from toytf.experiments.config import SeededConfig
+
+Rule = Literal[
+    "optimum",
+    "optimum_decoupled",
+    "low_rank_optimum",
+    "hebbian",
+    "hebbian_decoupled",
+    "pseudo_inverse",
+    "ridge",
+    "bi_whitened",
+    "gradient_step",
+    "low_rank",
+    "mlp_h1",
+    "mlp_h2",
+    "mlp_h3",
+    "mlp_relu",
+    "mlp_least_squares",
+    "trained_linear",
+    "trained_low_rank",
+    "trained_mlp",
+]
+"""optimum: any matrix, decided with a certificate. …_decoupled: every key has rivals of its own. low_rank…, mlp…: have
+a width. trained_…: Adam on the cross-entropy."""
+
+StoredRule = Literal[
+    Rule, "max_margin", "noisy_gradient_step", "pairs_ordered", "pairs_unordered", "pairs_h2", "pairs_joint"
+]
+"""Also: rules whose capacity is that of another, and those for keys that are sums of two parts."""
+
+Size: TypeAlias = PositiveInt | tuple[PositiveInt, PositiveInt]
+"""d, or [d_in, d_out]."""
+
+Accuracy = Annotated[float, Field(gt=0, le=1)]
+
+NARROW = ("low_rank", "low_rank_optimum", "trained_low_rank")
+"""Their width is the rank of a matrix, at most its smaller side."""
+
+WIDE = (*NARROW, "mlp_h1", "mlp_h2", "mlp_h3", "mlp_relu", "mlp_least_squares", "trained_mlp")
+"""They have a width: the rank, or the number of hidden units."""
+
+PAIRED = ("pairs_ordered", "pairs_unordered", "pairs_h2", "pairs_joint")
+
+EXACT = ("optimum", "optimum_decoupled", "low_rank_optimum")
+"""They store all pairs or none."""
+
+
+def has_width(rule: str) -> bool:
+    """Does a rule depend on `width`?"""
+    return rule in WIDE or rule in PAIRED
+
+
+def sides(size: Size) -> tuple[int, int]:
+    """d_in and d_out."""
+    return (size, size) if isinstance(size, int) else size
+
+
+class DataConfig(Config):
+    """Random pairs z → f(z)."""
+
+    law: Literal["sphere", "gaussian"] = "sphere"
+    """sphere: all vectors have the same norm; gaussian: independent entries, norms differ."""
+    n_answers: PositiveInt | None = None
+    """f(z) = z mod n_answers; null: every key has an answer of its own."""
+
+
+class TrainedConfig(Config):
+    """How the rules trained_… are trained."""
+
+    lr: PositiveFloat = 0.03
+    steps: PositiveInt = 4000
+
+
+class CapacityConfig(SeededConfig):
+    """How many associations each rule stores, by size and width, beside what the theory predicts."""
+
+    implementation: ClassVar[str] = "toytf.experiments.capacity:run_capacity"
+    figures: ClassVar[str] = "toytf.experiments.memory_figures:capacity_figures"
+
+    experiment: Literal["capacity"]
+    rules: tuple[Rule, ...] = Field(min_length=1)
+    dimensions: tuple[Size, ...] = Field(min_length=1)
+    """The sizes of the matrix: d, or [d_in, d_out]."""
+    widths: tuple[PositiveInt, ...] = ()
+    """Ranks of the rules low_rank…, hidden units of the rules mlp…"""
+    data: DataConfig = DataConfig()
+    criterion: Literal["all"] | Accuracy = "all"
+    """all: every pair must be recalled; a number: at least this fraction."""
+    resolution: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    """Relative width at which a bisection stops."""
+    draws: PositiveInt = 32
+    """For a one-shot rule: streams per seed. Its capacity is where half of them are stored (criterion all), or where
+    their mean recall falls to the criterion."""
+    iterations: PositiveInt = 1000
+    """Steps after which the solver gives up on a question."""
+    tolerance: PositiveFloat = 0.01
+    """A margin below this counts as none, in units of the score's standard deviation."""
+    trained: TrainedConfig = TrainedConfig()
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> "CapacityConfig":
+        _no_repeats("rules", self.rules)
+        _no_repeats("dimensions", self.dimensions)
+        _no_repeats("widths", self.widths)
+        for rule in self.rules:
+            if rule in WIDE and not self.widths:
+                raise ValueError(f'widths is empty, but the rule "{rule}" has a width')
+            if rule in EXACT and self.criterion not in ("all", 1):
+                raise ValueError(
+                    f'criterion = {self.criterion}: the rule "{rule}" stores all pairs or none: use criterion: all'
+                )
+            if rule in NARROW:
+                for size in self.dimensions:
+                    _rank_fits(rule, max(self.widths), size)
+        if self.widths and not set(self.rules) & set(WIDE):
+            raise ValueError("widths is given, but none of the rules has a width")
+        return self
+
+
+class PairsConfig(Config):
+    """Facts about pairs: keys (e_s + ẽ_r)/√2, answers drawn from the pool of the second part."""
+
+    first: PositiveInt = 16
+    second: PositiveInt = 16
+    answers: PositiveInt = 8
+    """Answers in the pool of each second part; pools are disjoint."""
+
+
+class StorageConfig(SeededConfig):
+    """What each rule makes of the same associations: recall, margins, scores and spectrum."""
+
+    implementation: ClassVar[str] = "toytf.experiments.storage:run_storage"
+    figures: ClassVar[str] = "toytf.experiments.memory_figures:storage_figures"
+
+    experiment: Literal["storage"]
+    rules: tuple[StoredRule, ...] = Field(min_length=1)
+    dimension: Size = 64
+    n: PositiveInt | None = None
+    """How many associations (answers, if there is noise); with pairs it follows from them."""
+    width: PositiveInt | None = None
+    data: DataConfig = DataConfig()
+    noise: PositiveInt | None = None
+    """Add one of so many random vectors to every key: each answer is asked for with each of them."""
+    pairs: PairsConfig | None = None
+    iterations: PositiveInt = 1000
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> "StorageConfig":
+        _no_repeats("rules", self.rules)
+        for rule in self.rules:
+            if has_width(rule) and self.width is None:
+                raise ValueError(f'width is missing, but the rule "{rule}" has a width')
+            if rule in PAIRED and self.pairs is None:
+                raise ValueError(f'pairs is missing, but the rule "{rule}" is for keys that are sums of two parts')
+            if rule in NARROW and self.width is not None:
+                _rank_fits(rule, self.width, self.dimension)
+            if rule.endswith("_decoupled"):
+                raise ValueError(f'the rule "{rule}" is for the experiment capacity: here all keys share the values')
+        if self.pairs is None and self.n is None:
+            raise ValueError("n is missing: how many associations to store")
+        if self.pairs is not None and (self.noise, self.n, self.data.n_answers) != (None, None, None):
+            raise ValueError("pairs says how many associations there are: leave out n, noise and data.n_answers")
+        return self
+
+
+def _no_repeats(field: str, values: tuple[object, ...]) -> None:
+    if len(set(values)) < len(values):
+        raise ValueError(f"{field}: {max(values, key=values.count)} is listed twice")
+
+
+def _rank_fits(rule: str, width: int, size: Size) -> None:
+    d_in, d_out = sides(size)
+    if width > min(d_in, d_out):
+        raise ValueError(
+            f'width = {width} is more than a {d_out} × {d_in} matrix has rank ("{rule}"): at most {min(d_in, d_out)}'
+        )

@@ -1,0 +1,29 @@
+"""The figures of the experiments on memories alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from toytf.experiments.capacity import cases
+from toytf.figures import PowerLaw, power_laws
+from toytf.runs import Run
+
+
+def capacity_figures(run: Run) -> Iterator[tuple[str, Any]]:
+    """Measured capacity with its spread and the theory's curve: against the dimension, against the width."""
+    summary = run.summary
+    by_size: dict[str, PowerLaw] = {}
+    by_width: dict[str, PowerLaw] = {}
+    for case in cases(run.config):
+        name = f"capacity/{case.name}"
+        if name not in summary:
+            continue
+        point = (summary[name], summary.get(f"{name}/std"), summary.get(f"theory/{name}"))
+        rule = case.rule + (f", width {case.width}" if case.width else "")
+        by_size.setdefault(rule, PowerLaw()).add((case.d_in * case.d_out) ** 0.5, *point)
+        if case.width:
+            by_width.setdefault(f"{case.rule}, d = {case.d_in}", PowerLaw()).add(case.width, *point)
+    stored = f"associations stored (criterion: {run.config.criterion})"
+    if any(len(law.x) > 1 for law in by_size.values()) or not by_width:
+        yield "capacity", power_laws(by_size, "Capacity by dimension", x="dimension d", y=stored)
+    if any(len(law.x) > 1 for law in by_width.values()):
+        yield "capacity_by_width", power_laws(by_width, "Capacity by width", x="width m", y=stored)

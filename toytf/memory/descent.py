@@ -1,0 +1,164 @@
+"""The kernel of the storage solver: restarted Nesterov descent with an active-set step, batched over instances.
+
+    f(W) = ½ Σ_{z, y ≠ f(z)} r_zy²  (+ ½ λ |W|²),   r_zy = (1 − s_{z f(z)} + s_zy)₊,   s = scores of W
+
+Scores are linear in W, so the scores of the next point follow from those of this one and of the gradient: one scoring
+and one gradient per iteration, no line search. The step is half the exact minimiser along the gradient on the rivals
+that are active now. No shape depends on data; finished instances are dropped now and then.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from toytf.memory.problem import StorageProblem
+
+NEVER = 1e30
+"""A score difference that no rivalry survives."""
+
+RESCORE_EVERY = 50
+"""Iterations after which scores are computed anew, against drift, and finished instances are dropped."""
+
+CHUNK = 2**22
+"""Entries of a score matrix that are worked on at once; larger ones (d > 128) go by rows."""
+
+
+@dataclass(eq=False)
+class Found:
+    """W: the point that stores (or has the largest margin); W_dual: the point whose r give the best upper bound."""
+
+    W: Float[Tensor, "b d_out d_in"]
+    W_dual: Float[Tensor, "b d_out d_in"]
+    margin: Float[Tensor, "b"]
+    bound: Float[Tensor, "b"]
+    iterations: Int[Tensor, "b"]
+
+
+@torch.no_grad()
+def descend(
+    problem: StorageProblem, *, iterations: int, tolerance: float = 0.0, decay: float = 0.0, gap: float = 0.0
+) -> Found:
+    """Descend until each instance is decided; margins are those of the problem's own coordinates.
+
+    Without decay an instance ends when it is stored or its bound is below `tolerance`. With decay λ it ends when its
+    best margin is within the fraction `gap` of its bound.
+    """
+    keys = problem.keys
+    n_instances = len(keys)
+    start = (problem.right.mT @ keys) / problem.n.clamp_min(1)[:, None, None]
+    start = start / start.norm(dim=(1, 2), keepdim=True).clamp_min(torch.finfo(keys.dtype).tiny)
+    found = Found(
+        start.clone(),
+        start.clone(),
+        keys.new_full((n_instances,), -torch.inf),
+        keys.new_full((n_instances,), torch.inf),
+        torch.zeros(n_instances, dtype=torch.long, device=keys.device),
+    )
+    if 0 in problem.shape:
+        found.margin.fill_(torch.inf)
+        return found
+    alive = torch.arange(n_instances, device=keys.device)
+    closed = torch.zeros_like(alive, dtype=torch.bool)
+    state = _State(problem, start, decay)
+    for iteration in range(1, iterations + 1):
+        if iteration % RESCORE_EVERY == 0:
+            kept = (~closed).nonzero()[:, 0]
+            state, alive, closed = state.rescored(kept), alive[kept], closed[kept]
+        point = state.point
+        margin, bound = state.look()
+        better = (margin > found.margin[alive]) & ~closed
+        tighter = (bound < found.bound[alive]) & ~closed
+        found.W[alive] = torch.where(better[:, None, None], point, found.W[alive])
+        found.W_dual[alive] = torch.where(tighter[:, None, None], point, found.W_dual[alive])
+        found.margin[alive] = torch.where(better, margin, found.margin[alive])
+        found.bound[alive] = torch.where(tighter, bound, found.bound[alive])
+        found.iterations[alive] += ~closed
+        if decay:
+            closed = closed | (found.margin[alive] >= (1 - gap) * found.bound[alive])
+        else:
+            closed = closed | (found.margin[alive] > 0) | (found.bound[alive] < tolerance)
+        if bool(closed.all()):
+            break
+        state.step()
+    return found
+
+
+class _State:
+    """Where the descent stands: the looked-at point, the last accepted one, and the scores of both."""
+
+    def __init__(self, problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], decay: float) -> None:
+        self.problem, self.decay = problem, decay
+        self.point = self.accepted = W
+        self.theta = W.new_ones(len(W))
+        self.right = problem.right
+        self.targets = problem.targets[:, :, None]
+        n, m = problem.keys.shape[1], problem.values.shape[-2]
+        size = max(1, CHUNK // (len(W) * m))
+        self.chunks = [slice(first, min(first + size, n)) for first in range(0, n, size)]
+        self.padding = NEVER * (torch.arange(n, device=W.device) >= problem.n[:, None]).to(W.dtype)
+        self.scores = self._score(W)
+        self.accepted_scores = self.scores.clone()
+        self.spare = torch.empty_like(self.scores)
+
+    def _score(self, W: Tensor) -> Tensor:
+        scores = self.problem.scores_of(self.problem.outputs(W))
+        if self.problem.rivals is not None:
+            scores.masked_fill_(~self.problem.rivals.scatter(2, self.targets, True), -NEVER)
+        return scores
+
+    def rescored(self, kept: Int[Tensor, "k"]) -> "_State":
+        """The same instances, or some of them, with scores computed anew."""
+        fresh = _State(self.problem.select(kept), self.point[kept], self.decay)
+        fresh.accepted, fresh.theta = self.accepted[kept], self.theta[kept]
+        fresh.accepted_scores = fresh._score(fresh.accepted)
+        return fresh
+
+    def look(self) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
+        """The margin of the point, and the upper bound by its r; leaves the gradient for `step`."""
+        problem, rows_of = self.problem, self.chunks
+        correct = self.scores.take_along_dim(self.targets, 2)
+        self.level = correct + (self.padding[:, :, None] - 1)  # a rival is active above it
+        pulled = torch.empty_like(self.right)
+        total = worst = self.right.new_zeros(len(self.right))
+        for rows in rows_of:
+            r = (self.scores[:, rows] - self.level[:, rows]).relu_()
+            r.scatter_(2, self.targets[:, rows], 0.0)
+            per_key = r.sum(2, keepdim=True)
+            worst = torch.maximum(worst, r.amax((1, 2)))
+            total = total + per_key.sum((1, 2))
+            pulled[:, rows] = problem.weigh(r, rows) - per_key * self.right[:, rows]
+        self.active = r if len(rows_of) == 1 else None  # kept only if it is whole
+        self.gradient = pulled.mT @ problem.keys
+        bound = self.gradient.norm(dim=(1, 2)) / total
+        if self.decay:
+            self.gradient = self.gradient + self.decay * self.point
+        margin = (1 - worst) / self.point.norm(dim=(1, 2))
+        return margin, bound
+
+    def step(self) -> None:
+        """Move on: half the exact step along the gradient on the active rivals, then Nesterov's momentum."""
+        problem, gradient = self.problem, self.gradient
+        change = self.spare
+        outputs = problem.outputs(gradient)
+        square = gradient.square().sum((1, 2))
+        curvature = self.decay * square
+        for rows in self.chunks:
+            scores = problem.scores_of(outputs, rows, out=change[:, rows])
+            slope = scores - scores.take_along_dim(self.targets[:, rows], 2)
+            excess = self.scores[:, rows] - self.level[:, rows] if self.active is None else self.active
+            slope = torch.ops.aten.threshold_backward(slope, excess, 0)  # where excess > 0, in one pass
+            curvature = curvature + torch.linalg.vector_norm(slope, dim=(1, 2)).square()
+        tiny = torch.finfo(gradient.dtype).tiny
+        length = torch.minimum(square / (2 * curvature).clamp_min(tiny), 1 / problem.n.clamp_min(1))
+        accepted = self.point - length[:, None, None] * gradient
+        uphill = (gradient * (accepted - self.accepted)).sum((1, 2)) > 0
+        theta = (1 + (1 + 4 * self.theta.square()).sqrt()) / 2
+        momentum = torch.where(uphill, 0.0, (self.theta - 1) / theta)
+        self.theta = torch.where(uphill, 1.0, theta)
+        accepted_scores = torch.addcmul(self.scores, change, -length[:, None, None], out=change)
+        ahead = (1 + momentum)[:, None, None]
+        self.point = torch.lerp(self.accepted, accepted, ahead)
+        torch.lerp(self.accepted_scores, accepted_scores, ahead, out=self.scores)
+        self.spare, self.accepted_scores, self.accepted = self.accepted_scores, accepted_scores, accepted

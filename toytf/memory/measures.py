@@ -1,0 +1,204 @@
+"""What a memory looks like from inside: its margins, scores, singular values, and how full it is.
+
+Each measure stands beside what the theory of random vectors predicts for the best weights at capacity (Giorlandino,
+Goldt, Maillard 2026, arXiv 2605.10795; derived in `toytf.theory`). A measure without a meaning is left out: the margin
+of a memory with one value, the spectrum of the zero matrix, a prediction in units of ‖W‖_F for a map without a W.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from toytf.memory.association import Association, Readable
+from toytf.theory import (
+    capacity,
+    gaussian_singular_values,
+    hebbian_singular_values,
+    maximal_margin,
+    optimum_scores,
+    top_energy,
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measures of one memory, by short names such as `min`, and the predictions for those that have one."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    theory: dict[str, float] = field(default_factory=dict)
+
+
+def score_unit(association: Association, memory: Readable) -> float:
+    """The size of a generic score, which scores and margins are reported in; 0 for a memory that says nothing.
+
+    ‖W‖_F · rms(e) · rms(u), rms over all coordinates of the keys, and of the values, for a matrix: with independent
+    vectors a score then has variance 1.  For any other map: the standard deviation of the scores of the rivals.
+    """
+    if isinstance(memory, Tensor):
+        factors = (_exact(memory).norm(), _rms(association.keys), _rms(association.values))
+        return math.prod(map(float, factors))
+    rivals = split_scores(association, memory)[1]
+    if not len(rivals):
+        return 0.0
+    spread, rounding = float(rivals.std(correction=0)), torch.finfo(association.keys.dtype).eps
+    return spread if spread > 10 * rounding * float(rivals.abs().max()) else 0.0
+
+
+def split_scores(association: Association, memory: Readable) -> tuple[Float[Tensor, "n"], Float[Tensor, "rivals"]]:
+    """The scores of the right values, and those of all rivals that may compete; as they are, in float64."""
+    scores = _exact(association.scores(memory))
+    right = association.targets.cpu()[:, None]
+    rivals = scores.scatter(1, right, -torch.inf)
+    return scores.gather(1, right)[:, 0], rivals[rivals > -torch.inf]
+
+
+def measure_margins(association: Association, memory: Readable) -> Measured:
+    """`min`, `median` and `mean` margin in units of `score_unit`, and `negative`, the fraction not above 0.
+
+    Theory, for the `min` of a matrix: the largest κ that any matrix of full rank reaches on that many pairs of random
+    vectors.
+    """
+    unit, margins = score_unit(association, memory), _exact(association.margins(memory))
+    metrics, theory = {"negative": float((margins <= 0).double().mean())}, {}
+    rivalled = margins[margins.isfinite()]
+    if 0 < unit < math.inf and len(rivalled):
+        shortest, middle, mean = rivalled.min(), rivalled.quantile(0.5), rivalled.mean()
+        metrics |= {"min": float(shortest) / unit, "median": float(middle) / unit, "mean": float(mean) / unit}
+        n_values = _n_values(association)
+        if isinstance(memory, Tensor) and n_values > 1:
+            theory["min"] = maximal_margin(len(margins), *_dimensions(association), n_values=n_values)
+    return Measured(metrics, theory)
+
+
+def measure_scores(association: Association, memory: Readable) -> Measured:
+    """Mean and spread of the right scores, spread and maximum of the rivals', in units of `score_unit`.
+
+    Theory, for a matrix: the best weights at capacity lift the right scores to t*, narrow and just above rivals that
+    are cut there. The spread of the rivals of another map is its unit, and left out.
+    """
+    unit = score_unit(association, memory)
+    right, rivals = split_scores(association, memory)
+    right = right[right.isfinite()]
+    if not (0 < unit < math.inf and len(right)):
+        return Measured()
+    metrics = {"correct_mean": float(right.mean()) / unit}
+    if len(right) > 1:
+        metrics["correct_spread"] = float(right.std(correction=0)) / unit
+    if len(rivals):
+        metrics["rival_max"] = float(rivals.max()) / unit
+    if not isinstance(memory, Tensor):
+        return Measured(metrics)
+    if len(rivals) > 1:
+        metrics["rival_spread"] = float(rivals.std(correction=0)) / unit
+    n_values = _n_values(association)
+    if n_values < 2:
+        return Measured(metrics)
+    law = optimum_scores(n_values)
+    predicted = {"correct_mean": law.mean, "correct_spread": law.spread, "rival_spread": law.rival_spread}
+    return Measured(metrics, {name: value for name, value in predicted.items() if name in metrics})
+
+
+def singular_values(W: Float[Tensor, "d_out d_in"]) -> Float[np.ndarray, "k"]:
+    """The singular values of √k W / ‖W‖_F, k = min(d_out, d_in), the largest first: their mean square is 1.
+
+    Those below the rounding error of W's own precision are 0, so that the others count the rank. None at all for a
+    matrix that is 0 or not finite.
+    """
+    exact = _exact(W)
+    norm = float(exact.norm())
+    if not (math.isfinite(norm) and norm > 0):
+        return np.zeros(0)
+    s: Float[np.ndarray, "k"] = torch.linalg.svdvals(exact / norm).numpy() * math.sqrt(min(W.shape))
+    return np.where(s > max(W.shape) * torch.finfo(W.dtype).eps * s[0], s, 0.0)
+
+
+def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> Measured:
+    """The singular values s of √k W / ‖W‖_F, k = min(d_out, d_in), against those of a Gaussian matrix of the same rank.
+
+    `fourth_moment` = mean s⁴ over all k;  `largest`;  `effective_rank` = (Σ s²)² / Σ s⁴;
+    `distance` = mean |s_i − q_i| to the quantiles q of the Gaussian law (the quarter circle, if square and of full
+    rank);  `distance_hebbian`, the same to the law of the Hebbian matrix of n pairs, for a square W.
+
+    Theory: 2, 2 and k/2 for the quarter circle; a law cut to a lower rank has larger moments.
+    """
+    s = singular_values(W)
+    if not len(s):
+        return Measured()
+    d_out, d_in = W.shape
+    k, rank = len(s), int((s > 0).sum())
+    quantiles = np.zeros(k)
+    quantiles[:rank] = gaussian_singular_values(rank, d_in, d_out)
+    metrics = {
+        "fourth_moment": float((s**4).mean()),
+        "largest": float(s[0]),
+        "effective_rank": float((s**2).sum() ** 2 / (s**4).sum()),
+        "distance": float(np.abs(s - quantiles).mean()),
+    }
+    if d_in == d_out and n > 0:
+        metrics["distance_hebbian"] = float(np.abs(s - _hebbian_quantiles(k, n)).mean())
+    fourth_moment, edge = _gaussian_moment_and_edge(rank, d_in, d_out)
+    return Measured(metrics, {"fourth_moment": fourth_moment, "largest": edge, "effective_rank": k / fourth_moment})
+
+
+def measure_utilisation(association: Association, memory: Readable, rank: int | None = None) -> Measured:
+    """How full the memory is: pairs `stored` (recalled), the `capacity` of such a memory, and their ratio.
+
+    utilisation = #{z recalled} / p_c,   p_c δ(m) = d_in d_out ω²(r)
+
+    m values compete, however many keys share one; r is the rank of a matrix, at most `rank`, the width it passes
+    through (None: no limit). Theory: the best weights store every pair up to capacity.
+    """
+    stored = float(association.recalled(memory).sum())
+    metrics, theory = {"stored": stored}, {}
+    d_in, d_out = _dimensions(association)
+    widths = [d_in, d_out] if rank is None else [d_in, d_out, rank]
+    if isinstance(memory, Tensor):
+        widths.append(int((singular_values(memory) > 0).sum()))
+    n_values = _n_values(association)
+    if n_values > 1 and min(widths) > 0:
+        p_c = capacity(d_in, d_out, rank=min(widths), n_values=n_values)
+        metrics |= {"capacity": p_c, "utilisation": stored / p_c}
+        best = min(float(len(association.keys)), p_c)
+        theory = {"stored": best, "utilisation": best / p_c}
+    return Measured(metrics, theory)
+
+
+def _exact(X: Tensor) -> Tensor:
+    """X in float64, on the CPU since not every device has it."""
+    return X.detach().cpu().double()
+
+
+def _rms(vectors: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
+    return _exact(vectors).square().mean().sqrt()
+
+
+def _dimensions(association: Association) -> tuple[int, int]:
+    """d_in and d_out."""
+    return association.keys.shape[1], association.values.shape[1]
+
+
+def _n_values(association: Association) -> int:
+    """How many values compete for a key: all m, or the mean number of candidates."""
+    if association.candidates is None:
+        return len(association.values)
+    return round(float(association.candidates.sum(1).double().mean()))
+
+
+_hebbian_quantiles = functools.cache(hebbian_singular_values)
+
+
+@functools.cache
+def _gaussian_moment_and_edge(rank: int, d_in: int, d_out: int) -> tuple[float, float]:
+    """⟨s⁴⟩ over all min(d_in, d_out) and the largest s of the Gaussian law cut to a rank: 2 and 2 for square and full.
+
+    ⟨s⁴⟩ is a sum over quantiles of the same law at a larger size, where it is an integral to five digits.
+    """
+    k, larger = min(d_in, d_out), math.ceil(4096 / min(d_in, d_out))
+    quantiles = gaussian_singular_values(larger * rank, larger * d_in, larger * d_out)
+    edge = (1 + math.sqrt(k / max(d_in, d_out))) / math.sqrt(top_energy(rank, d_in, d_out))
+    return float((quantiles**4).sum() / (larger * k)), edge

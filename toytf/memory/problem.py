@@ -1,0 +1,140 @@
+"""Storage as a question about inequalities: many associations of one shape, asked as one tensor program.
+
+A matrix W stores the pairs z → f(z) if u_{f(z)}ᵀ W e_z > u_yᵀ W e_z for every key z and every rival y ≠ f(z). In the
+*original* model all keys share the values u; in the *decoupled* model every key has rivals of its own (Giorlandino,
+Goldt, Maillard 2026).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from toytf.memory.association import Association
+
+
+@dataclass(frozen=True, eq=False)
+class StorageProblem:
+    """B associations of one shape; shorter ones are padded with keys that have no rivals.
+
+    keys[b, z] = e_z; values[b, y] = u_y, or values[b, z, y] when every key has values of its own; targets[b, z] = f(z);
+    rivals[b, z, y] = may y compete for key z (None: every y ≠ f(z) may); n[b] = how many keys are no padding.
+    """
+
+    keys: Float[Tensor, "b n d_in"]
+    values: Float[Tensor, "b m d_out"] | Float[Tensor, "b n m d_out"]
+    targets: Int[Tensor, "b n"]
+    n: Int[Tensor, "b"]
+    rivals: Bool[Tensor, "b n m"] | None = None
+
+    @staticmethod
+    def of(*associations: Association) -> "StorageProblem":
+        """The inequalities of associations, as one problem."""
+        return StorageProblem.stack([_single(association) for association in associations])
+
+    @staticmethod
+    def stack(problems: Sequence["StorageProblem"]) -> "StorageProblem":
+        """Several problems as one; keys and values that one has fewer of than another are padded."""
+        if len(problems) == 1:
+            return problems[0]
+        n, m = (max(sizes) for sizes in zip(*(problem.shape for problem in problems), strict=True))
+        plain = all(problem.rivals is None and problem.shape == (n, m) for problem in problems)
+        return StorageProblem(
+            torch.cat([_pad(problem.keys, n, 1) for problem in problems]),
+            torch.cat(
+                [
+                    _pad(_pad(problem.values, n, 1), m, 2) if problem.own_values else _pad(problem.values, m, 1)
+                    for problem in problems
+                ]
+            ),
+            torch.cat([_pad(problem.targets, n, 1) for problem in problems]),
+            torch.cat([problem.n for problem in problems]),
+            None if plain else torch.cat([_pad(_pad(problem.all_rivals, n, 1), m, 2) for problem in problems]),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of keys, and of values that a key may choose from; padding counts."""
+        return self.keys.shape[1], self.values.shape[-2]
+
+    @property
+    def all_rivals(self) -> Bool[Tensor, "b n m"]:
+        """The rivals, written out."""
+        n, m = self.shape
+        if self.rivals is None:
+            return torch.ones(len(self.keys), n, m, dtype=torch.bool, device=self.keys.device)
+        return self.rivals
+
+    @property
+    def own_values(self) -> bool:
+        """Does every key have values of its own (the decoupled model)?"""
+        return self.values.ndim == 4
+
+    @property
+    def right(self) -> Float[Tensor, "b n d_out"]:
+        """u_{f(z)} of every key."""
+        if self.own_values:
+            return self.values.take_along_dim(self.targets[:, :, None, None], 2)[:, :, 0]
+        return self.values.take_along_dim(self.targets[:, :, None], 1)
+
+    def select(self, index: Int[Tensor, "k"]) -> "StorageProblem":
+        """Some of the instances."""
+        rivals = None if self.rivals is None else self.rivals[index]
+        return StorageProblem(self.keys[index], self.values[index], self.targets[index], self.n[index], rivals)
+
+    def double(self) -> "StorageProblem":
+        """The same in float64."""
+        return StorageProblem(self.keys.double(), self.values.double(), self.targets, self.n, self.rivals)
+
+    def scores_of(
+        self, outputs: Float[Tensor, "b n d_out"], rows: slice = slice(None), out: Tensor | None = None
+    ) -> Float[Tensor, "b rows m"]:
+        """u_yᵀ o_z for the outputs o_z of some rows, into `out` if given; those that may not compete are scored too."""
+        if self.own_values:
+            scores = (self.values[:, rows] @ outputs[:, rows, :, None])[..., 0]
+            return scores if out is None else out.copy_(scores)
+        return torch.bmm(outputs[:, rows], self.values.mT, **({} if out is None else {"out": out}))
+
+    def weigh(self, weights: Float[Tensor, "b rows m"], rows: slice = slice(None)) -> Float[Tensor, "b rows d_out"]:
+        """Σ_y r_zy u_y for some rows: the transpose of `scores_of`."""
+        if self.own_values:
+            return (weights[:, :, None, :] @ self.values[:, rows])[:, :, 0]
+        return weights @ self.values
+
+    def outputs(self, W: Float[Tensor, "b d_out d_in"]) -> Float[Tensor, "b n d_out"]:
+        """W e_z of every key."""
+        return self.keys @ W.mT
+
+    def gaps(self, outputs: Float[Tensor, "b n d_out"]) -> Float[Tensor, "b n m"]:
+        """Score of the right value minus score of each; +∞ where there is no rivalry (the right value, padding)."""
+        scores = self.scores_of(outputs)
+        gaps = scores.take_along_dim(self.targets[:, :, None], 2) - scores
+        if self.rivals is not None:
+            gaps = gaps.masked_fill(~self.rivals, torch.inf)
+        return gaps.scatter(2, self.targets[:, :, None], torch.inf)
+
+    def margins(self, outputs: Float[Tensor, "b n d_out"]) -> Float[Tensor, "b n"]:
+        """Score of the right value minus the best rival's, for every key; +∞ for padding."""
+        if self.values.shape[-2] == 0:
+            return outputs.new_full(outputs.shape[:2], torch.inf)
+        return self.gaps(outputs).amin(2)
+
+
+def _single(association: Association) -> StorageProblem:
+    candidates = association.candidates
+    return StorageProblem(
+        association.keys[None],
+        association.values[None],
+        association.targets[None],
+        torch.tensor([len(association.keys)], device=association.keys.device),
+        None if candidates is None else candidates[None],
+    )
+
+
+def _pad(rows: Tensor, size: int, dim: int) -> Tensor:
+    """Zeros (False) behind the rows of one dimension, up to a size."""
+    shape = list(rows.shape)
+    shape[dim] = size - shape[dim]
+    return torch.cat([rows, rows.new_zeros(shape)], dim)

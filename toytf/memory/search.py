@@ -1,0 +1,134 @@
+"""Searching for a capacity: the largest number of pairs that a rule stores.
+
+Two situations. If the first p pairs of a stream can be stored, so can fewer: whether they can changes once, and
+`bisect` finds where. A one-shot rule has no such order (one more pair may repair another), so `half_point` asks many
+streams at several p and finds where half of them succeed.
+"""
+
+import math
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from jaxtyping import Float
+
+from toytf.memory.solver import Status
+
+Name = TypeVar("Name")
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Between which p the answer changes, and the estimate: the midpoint, or the p at which no answer was found."""
+
+    feasible: int
+    infeasible: int | None
+    """None: nothing was shown to be impossible."""
+    estimate: float
+
+
+def bisect(guess: float, resolution: float) -> Generator[int, Status, Bracket]:
+    """Yield the p to ask about next, get its status sent, return the bracket at last.
+
+    Stops when the two ends are neighbours or within the fraction `resolution`, or at an UNKNOWN, which is known to be
+    near: the solver fails to decide only where the margin is tiny.
+    """
+    low, high = 1, None
+    p, stride = max(2, round(guess)), 0.05
+    while high is None or high - low > max(1, resolution * low):
+        status = yield p
+        if status is Status.UNKNOWN:
+            return Bracket(low, high, float(p))
+        if status is Status.FEASIBLE:
+            low = p
+        else:
+            high = p
+        if high is None:
+            p, stride = max(p + 1, round(p * (1 + stride))), 2 * stride
+        elif low == 1 and high > 3:
+            p, stride = max(2, round(high / (1 + stride))), 2 * stride
+            p = min(p, high - 1)
+        else:
+            p = (low + high) // 2
+    return Bracket(low, high, (low + high) / 2)
+
+
+def run_together(
+    searches: Mapping[Name, Generator[int, Status, Bracket]],
+    ask: Callable[[dict[Name, int]], dict[Name, Status]],
+) -> dict[Name, Bracket]:
+    """Drive several searches in step, so that their questions can be answered as one batch."""
+    found: dict[Name, Bracket] = {}
+    questions = {name: next(search) for name, search in searches.items()}
+    while questions:
+        answers = ask(questions)
+        questions = {}
+        for name, status in answers.items():
+            try:
+                questions[name] = searches[name].send(status)
+            except StopIteration as end:
+                found[name] = end.value
+    return found
+
+
+def half_point(
+    succeed: Callable[[int], Float[np.ndarray, "draws"]], guess: float, level: float = 0.5, *, steep: bool
+) -> float:
+    """The p at which the mean success over many streams falls to a level; 0 if it never reaches it.
+
+    steep: success is 0 or 1 (all recalled or not), its mean noisy, and the half point that of the likeliest logistic
+    curve in log p. Otherwise success is an accuracy, its mean smooth, and the point is interpolated.
+    """
+    known: dict[int, float] = {}
+    n_draws = 1
+
+    def mean(p: int) -> float:
+        nonlocal n_draws
+        if p not in known:
+            answers = succeed(p)
+            known[p], n_draws = float(answers.mean()), len(answers)
+        return known[p]
+
+    surely, hardly = (0.95, 0.05) if steep else (level, level)
+    low = high = max(2, round(guess))
+    while mean(low) < surely:
+        if low == 1:
+            break
+        low = max(1, min(low - 1, math.floor(low / 1.4)))
+    while mean(high) >= max(hardly, 1e-12):
+        high = max(high + 1, math.ceil(high * 1.4))
+    if steep:
+        for p in np.unique(np.geomspace(low, high, 12).round().astype(int)):
+            mean(int(p))
+        return _logistic_half(known, n_draws)
+    if mean(low) < level:
+        return 0.0
+    while high - low > max(1, 0.02 * low):
+        middle = round(math.sqrt(low * high)) if high - low > 2 else low + 1
+        middle = min(max(middle, low + 1), high - 1)
+        low, high = (middle, high) if mean(middle) >= level else (low, middle)
+    fraction = (mean(low) - level) / max(mean(low) - mean(high), 1e-12)
+    return low + fraction * (high - low)
+
+
+def _logistic_half(known: Mapping[int, float], n_draws: int) -> float:
+    """The half point of the likeliest P(success) = 1 / (1 + exp(a (log p − b)))."""
+    from scipy.optimize import minimize
+    from scipy.special import log_expit
+
+    ps = np.array(sorted(known), dtype=float)
+    rates = np.array([known[int(p)] for p in ps])
+    x = np.log(ps)
+    sure = x[rates >= 0.5]
+    start = (sure.max() if len(sure) else x.min(), math.log(10.0))
+
+    def unlikelihood(parameters: np.ndarray) -> float:
+        b, log_a = parameters
+        t = np.exp(np.clip(log_a, -2, 8)) * (x - b)
+        ridge = 1e-3 * (log_a - start[1]) ** 2  # keeps the slope finite when success is a clean cut
+        return float(-n_draws * (rates * log_expit(-t) + (1 - rates) * log_expit(t)).sum() + ridge)
+
+    return float(
+        np.exp(minimize(unlikelihood, start, method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-6}).x[0])
+    )

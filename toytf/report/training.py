@@ -1,0 +1,67 @@
+"""The figures of a training."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from toytf.report.page import MAP
+from toytf.report.table import BACKGROUND, GROUPS, is_variant
+
+if TYPE_CHECKING:
+    from toytf.runs import Run
+
+CHART_TITLES = {**GROUPS, "loss": "Loss by role", "accuracy": "Accuracy by role"}
+
+MAP_LENGTH = 64
+"""Positions shown in an attention map; more cannot be read."""
+
+
+def training_figures(run: "Run") -> Iterator[tuple[str, Any]]:
+    """Loss and accuracy by role, recall and attention curves, figures of probes, and attention maps of one sequence."""
+    from toytf.figures import curves
+
+    history, summary = run.history, run.summary
+    names = [name for name in history.columns if "/" in name and not is_variant(name)]
+    floors = {
+        name.removeprefix("floor/"): value
+        for name, value in summary.items()
+        if name.startswith("floor/") and not name.endswith("/std")
+    }
+    charts: dict[str, list[str]] = {}
+    for name in names:
+        group = name.partition("/")[0]
+        if group == "eval":
+            group = name.rpartition("_")[2]  # loss or accuracy
+        if group not in (*BACKGROUND, "floor", "data"):
+            charts.setdefault(group, []).append(name)
+    if history["step"].max() > 0:  # else nothing moved, and the table says it all
+        for group, members in charts.items():
+            levels = {label: value for label, value in floors.items() if f"_{group}/" in label}
+            chance = {name: summary[f"chance/{name}"] for name in members if f"chance/{name}" in summary}
+            yield group, curves(history, members, CHART_TITLES.get(group, group), chance=chance, levels=levels)
+    yield from _probe_figures(run)
+    yield from _attention_maps(run)
+
+
+def _probe_figures(run: "Run") -> Iterator[tuple[str, Any]]:
+    """The figures of the probes that draw one of their own, for the first seed."""
+    for probe in run.config.probes:
+        result = run.probe(probe.kind)
+        if result.draw is not None:
+            yield f"probe_{probe.kind}", result.figure()
+
+
+def _attention_maps(run: "Run") -> Iterator[tuple[str, Any]]:
+    import torch
+
+    from toytf.figures import attention_map
+
+    model, task = run.model(), run.task
+    batch = run.batch(1)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    with torch.no_grad():
+        _, seen = model.observe(batch.tokens, *names)
+    tokens = [task.token_names[token] for token in batch.tokens[0, :MAP_LENGTH].tolist()]
+    for layer, name in enumerate(names):
+        for head, pattern in enumerate(seen[name][0, :, : len(tokens), : len(tokens)].cpu()):
+            title = f"Attention of layer {layer + 1}, head {head + 1}, on one sequence"
+            yield f"{MAP}{layer + 1}_head{head + 1}", attention_map(pattern.tolist(), tokens, title)

@@ -1,0 +1,56 @@
+"""What theory predicts for associative memories, as numbers: capacities, score laws, spectra, information bounds."""
+
+from toytf.theory._domain import rank_fits
+from toytf.theory.capacity import asymptotic_capacity, capacity, load, maximal_margin
+from toytf.theory.gardner import gardner_entropy, typical_overlap
+from toytf.theory.hebbian import hebbian_accuracy, hebbian_capacity
+from toytf.theory.information import bits_of_facts, bits_to_store
+from toytf.theory.scores import ScoreLaw, extreme_level, hebbian_scores, optimum_scores
+from toytf.theory.spectra import (
+    energy,
+    energy_cut,
+    fourth_moment_hebbian,
+    gaussian_singular_values,
+    hebbian_density,
+    hebbian_singular_values,
+    quarter_circle,
+    quarter_circle_quantiles,
+    top_energy,
+)
+from toytf.theory.statistical_dimension import (
+    StatisticalDimension,
+    dimension_bound,
+    dimension_curve,
+    statistical_dimension,
+)
+
+__all__ = [
+    "ScoreLaw",
+    "StatisticalDimension",
+    "asymptotic_capacity",
+    "bits_of_facts",
+    "bits_to_store",
+    "capacity",
+    "dimension_bound",
+    "dimension_curve",
+    "energy",
+    "energy_cut",
+    "extreme_level",
+    "fourth_moment_hebbian",
+    "gardner_entropy",
+    "gaussian_singular_values",
+    "hebbian_accuracy",
+    "hebbian_capacity",
+    "hebbian_density",
+    "hebbian_scores",
+    "hebbian_singular_values",
+    "load",
+    "maximal_margin",
+    "optimum_scores",
+    "quarter_circle",
+    "quarter_circle_quantiles",
+    "rank_fits",
+    "statistical_dimension",
+    "top_energy",
+    "typical_overlap",
+]

@@ -1,0 +1,144 @@
+"""The singular values of full memories: a Gaussian matrix at the optimum, a product of two for Hebb.
+
+All singular values s are those of √m W / ‖W‖_F with m = min(d_in, d_out), so that their mean square is 1.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from toytf.theory._domain import Real, at_least, rank_fits, within
+
+Values = Float[np.ndarray, "n"]
+
+
+# The Gaussian matrix. With λ = m / max(d_in, d_out) it has s² = 1 + λ + 2√λ cos φ (Marchenko and Pastur 1967), and the
+# energy s² has the density (2/π) sin²φ in the angle φ from 0, the largest, to π. For λ = 1, s = 2 cos(φ/2): the quarter
+# circle.
+
+
+def quarter_circle(s: Float[np.ndarray, "..."] | Real) -> Float[np.ndarray, "..."]:
+    """The density √(4 − s²) / π on [0, 2] of the singular values of a square Gaussian matrix."""
+    s = np.asarray(s, dtype=np.float64)
+    return np.where(s >= 0, np.sqrt(np.maximum(4 - s**2, 0)) / math.pi, 0.0)
+
+
+def quarter_circle_quantiles(n: int) -> Float[np.ndarray, "n"]:
+    """The n quantiles at (i + 1/2) / n of the quarter circle, the largest first."""
+    return gaussian_singular_values(n, n, n)
+
+
+def energy_cut(rho: Real) -> float:
+    """The s_ρ above which a fraction ρ of the singular values lies: ∫_{s_ρ}^2 √(4 − s²)/π ds = ρ."""
+    within(0, 1, rho=rho)
+    return 2 * math.cos(_angle(rho, 1.0) / 2)
+
+
+def energy(rho: Real) -> float:
+    """ω²(ρ) = ∫_{s_ρ}^2 s² √(4 − s²)/π ds: the energy in the top fraction ρ of the singular values; 4ρ for ρ → 0."""
+    within(0, 1, rho=rho)
+    return _energy_above(_angle(rho, 1.0))
+
+
+def top_energy(rank: int, d_in: int, d_out: int) -> float:
+    """The fraction of ‖W‖_F² in the `rank` largest singular values of a Gaussian d_out × d_in matrix, in the limit.
+
+    ω²(rank / d) when d_in = d_out = d. The factor by which a rank constraint lowers `capacity` (derived).
+    """
+    rank_fits(rank, d_in, d_out)
+    return _energy_above(_angle(rank / min(d_in, d_out), _aspect(d_in, d_out)))
+
+
+def gaussian_singular_values(rank: int, d_in: int, d_out: int) -> Float[np.ndarray, "rank"]:
+    """The singular values of the best weights of this rank at capacity, the largest first.
+
+    s_i = quantile of the Gaussian law at (i + 1/2) / min(d_in, d_out) from the top, divided by √ω²(rank): the law cut
+    to its top and rescaled to the same ‖W‖_F, so that Σ s² = min(d_in, d_out) up to the discretisation.
+    """
+    rank_fits(rank, d_in, d_out)
+    aspect = _aspect(d_in, d_out)
+    phi = _angles((np.arange(rank) + 0.5) / min(d_in, d_out), aspect)
+    squares = 1 + aspect + 2 * math.sqrt(aspect) * np.cos(phi)
+    return np.asarray(np.sqrt(squares / top_energy(rank, d_in, d_out)))
+
+
+def _aspect(d_in: int, d_out: int) -> float:
+    return min(d_in, d_out) / max(d_in, d_out)
+
+
+def _energy_above(phi: float) -> float:
+    """∫_0^φ (2/π) sin²φ' dφ'."""
+    return (phi - math.sin(2 * phi) / 2) / math.pi
+
+
+def _mass_above(phi: Values, aspect: float) -> Values:
+    """∫_0^φ (2/π) sin²φ' / s²(φ') dφ': the fraction of the singular values with a smaller angle."""
+    r = math.sqrt(aspect)
+    lifted = 2 * (1 - aspect) * np.arctan((1 - r) / (1 + r) * np.tan(phi / 2))
+    return np.asarray(((1 + aspect) * phi - 2 * r * np.sin(phi) - lifted) / (2 * math.pi * aspect))
+
+
+def _angle(fraction: Real, aspect: float) -> float:
+    return float(_angles(np.array([fraction], dtype=np.float64), aspect)[0])
+
+
+def _angles(fractions: Values, aspect: float) -> Values:
+    """The angles with these fractions of the singular values above them, by bisection."""
+    low, high = np.zeros_like(fractions), np.full_like(fractions, math.pi)
+    for _ in range(60):
+        middle = (low + high) / 2
+        above = _mass_above(middle, aspect) > fractions
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return np.asarray((low + high) / 2)
+
+
+# The Hebbian matrix Σ_μ y_μ x_μᵀ = YᵀX, a product of two Gaussian matrices with p rows.
+
+
+def fourth_moment_hebbian(d: int, p: int) -> float:
+    """⟨s⁴⟩ = 2 + d/p for the Hebbian matrix of p pairs; 2 for the quarter circle."""
+    at_least(1, d=d, p=p)
+    return 2 + d / p
+
+
+def hebbian_density(s: Float[np.ndarray, "n"], c: Real) -> Float[np.ndarray, "n"]:
+    """The density of the singular values of the square Hebbian matrix, c = d/p; the quarter circle for c → 0.
+
+    2 s |Im G| / π,   G = (1 + y) / x,   x y = (1 + y)² (1 + c y),   x = s²
+
+    y = ψ(1/x) is the moment series of x, whose S-transform is 1 / ((1 + y)(1 + c y)), and is the root that
+    is not real. For c > 1 a fraction 1 − 1/c of the singular values is 0 and not in the density.
+    """
+    at_least(0, c=c)
+    s = np.asarray(s, dtype=np.float64)
+    density = np.zeros_like(s)
+    # The cubic for w = 1/y is monic whatever c: w³ + (2 + c − x) w² + (1 + 2c) w + c = 0.
+    x = s[s > 0] ** 2
+    companion = np.zeros((len(x), 3, 3))
+    companion[:, 1, 0] = companion[:, 2, 1] = 1
+    companion[:, :, 2] = -np.stack([np.full_like(x, c), np.full_like(x, 1 + 2 * c), 2 + c - x], axis=1)
+    roots = np.linalg.eigvals(companion)
+    w = np.take_along_axis(roots, roots.imag.argmax(axis=1, keepdims=True), axis=1)[:, 0]
+    density[s > 0] = 2 * w.imag / np.abs(w) ** 2 / (math.pi * np.sqrt(x))
+    if c <= 1:
+        density[s == 0] = 2 / (math.pi * math.sqrt(1 - c)) if c < 1 else math.inf
+    return density
+
+
+def hebbian_singular_values(d: int, p: int) -> Float[np.ndarray, "d"]:
+    """The d quantiles at (i + 1/2) / d of the Hebbian law, the largest first; d − p zeros when p < d.
+
+    On the curve 1/y = u e^{−iθ}, 0 ≤ θ ≤ π, x is real when u³ = (1 + 2c) u + 2c cos θ, which has a root in closed form;
+    x = u e^{−iθ} + 2 + c + (1 + 2c) e^{iθ}/u + c e^{2iθ}/u² falls along it, and the mass above is ∫ Im y d log x / π.
+    """
+    at_least(1, d=d, p=p)
+    c = d / p
+    theta = np.arange(200_000) / 200_000 * math.pi
+    b = (1 + 2 * c) / 3
+    u = 2 * math.sqrt(b) * np.cos(np.arccos(np.clip(c * np.cos(theta) / b**1.5, -1, 1)) / 3)
+    y = np.exp(1j * theta) / u
+    x = (1 / y + 2 + c + (1 + 2 * c) * y + c * y**2).real
+    steps = (y.imag[1:] + y.imag[:-1]) / 2 * -np.diff(np.log(x)) / math.pi
+    mass = np.concatenate([[0.0], np.cumsum(steps)])
+    return np.asarray(np.interp((np.arange(d) + 0.5) / d, mass, np.sqrt(x), right=0.0))
