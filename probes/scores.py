@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from probes.config import ScoresConfig
-from probes.matrices import Learned, as_metrics, learned_memories
-from toytf.memory.measures import measure_scores, score_unit, split_scores
+from probes.matrices import as_metrics, learned_memories
+from toytf.memory.measures import measure_scores, score_levels, score_unit, split_scores
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
-from toytf.theory import extreme_level, hebbian_scores, optimum_scores
 
 
 class Scores(Probe):
@@ -34,7 +33,7 @@ class Scores(Probe):
                 unit = score_unit(held.association, held.memory)
                 right, rivals = split_scores(held.association, held.memory)
                 panels[held.name] = {"right": (right / unit).numpy(), "rivals": (rivals / unit).numpy()}
-                lines[held.name] = _levels(held)
+                lines[held.name] = score_levels(held.association) if isinstance(held.memory, Tensor) else {}
 
         def draw() -> object:
             from toytf.figures import histograms
@@ -42,15 +41,3 @@ class Scores(Probe):
             return histograms(panels, "Scores", lines=lines, x="score in units of a generic score")
 
         return ProbeResult(metrics, references, draw=draw)
-
-
-def _levels(held: Learned) -> dict[str, float]:
-    """Where theory expects the right scores of the best weights and of Hebb's, and the largest of normal rivals."""
-    (n, d_in), (m, d_out) = held.association.keys.shape, held.association.values.shape
-    if m < 2 or not isinstance(held.memory, Tensor):
-        return {}
-    return {
-        "t*: best weights at capacity": optimum_scores(m).mean,
-        "√(2 log m): largest of m normal scores": extreme_level(m),
-        "√(d_in d_out / n): Hebb's mean": hebbian_scores(n, d_in, d_out).mean,
-    }

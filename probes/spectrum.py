@@ -8,11 +8,10 @@ import torch
 
 from probes.config import SpectrumConfig
 from probes.matrices import as_metrics, learned_matrices
-from toytf.memory.measures import measure_spectrum, singular_values
+from toytf.memory.measures import measure_spectrum, spectrum_laws
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
-from toytf.theory import gaussian_singular_values, hebbian_singular_values
 
 
 class Spectrum(Probe):
@@ -28,18 +27,12 @@ class Spectrum(Probe):
         metrics, references = as_metrics(
             (f"spectrum/{held.name}", measure_spectrum(W, sizes[held.name])) for held, W in learned
         )
-        spectra = {held.name: (singular_values(W), W.shape) for held, W in learned}
+        panels = {held.name: spectrum_laws(W, sizes[held.name]) for held, W in learned}
 
         def draw() -> object:
             from toytf.figures import ranked
 
-            panels = {}
-            for name, (s, (d_out, d_in)) in spectra.items():
-                rank = int((s > 0).sum())
-                if rank:
-                    panels[name] = {"measured": s, "Gaussian matrix": gaussian_singular_values(rank, d_in, d_out)}
-                    if d_in == d_out:
-                        panels[name]["Hebbian matrix"] = hebbian_singular_values(d_in, sizes[name])
-            return ranked(panels, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")
+            drawn = {name: laws for name, laws in panels.items() if laws}
+            return ranked(drawn, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")
 
         return ProbeResult(metrics, references, draw=draw)

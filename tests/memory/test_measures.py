@@ -218,17 +218,12 @@ def test_a_narrow_memory_holds_the_energy_of_its_rank():
     association, memory = pairs(64, 64), normal(0, 64, 64)
     full, narrow = (measure_utilisation(association, memory, rank).metrics["capacity"] for rank in (None, 16))
     assert narrow / full == pytest.approx(0.623, abs=0.001)
-    U, s, Vh = torch.linalg.svd(memory)
-    truncated = U[:, :16] * s[:16] @ Vh[:16]
-    assert measure_utilisation(association, truncated).metrics["capacity"] == pytest.approx(narrow)
 
 
 def test_keys_that_share_a_value_compete_with_the_other_values_only():
     association = Association(on_sphere(0, 200, 32), on_sphere(1, 16, 32), torch.arange(200) % 16)
     found = measure_utilisation(association, normal(0, 32, 32))
     assert found.metrics["capacity"] == pytest.approx(32**2 / 2.52, rel=0.01)
-    of_rank_16 = measure_utilisation(association, hebbian(association)).metrics["capacity"]
-    assert of_rank_16 == pytest.approx(0.894 * 32**2 / 2.52, rel=0.01)
     assert found.theory == {"stored": 200, "utilisation": pytest.approx(200 / found.metrics["capacity"])}
 
 

@@ -26,8 +26,8 @@ from toytf.runs import Run
 
 DECOUPLED = "_decoupled"
 
-WORTH_TWO_THREADS = 2**22
-"""Multiplications of one scoring below which a second thread costs more than it brings."""
+WORTH_TWO_THREADS = 2**24
+"""Multiplications of one scoring below which a second thread brings little, and costs much on a busy machine."""
 
 
 @dataclass(frozen=True)

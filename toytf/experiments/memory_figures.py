@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
+
 from toytf.experiments.capacity import cases
-from toytf.figures import PowerLaw, power_laws
+from toytf.experiments.storage import build
+from toytf.figures import PowerLaw, histograms, power_laws, ranked
+from toytf.memory.measures import score_levels, score_unit, spectrum_laws, split_scores
 from toytf.runs import Run
 
 
@@ -27,3 +31,22 @@ def capacity_figures(run: Run) -> Iterator[tuple[str, Any]]:
         yield "capacity", power_laws(by_size, "Capacity by dimension", x="dimension d", y=stored)
     if any(len(law.x) > 1 for law in by_width.values()):
         yield "capacity_by_width", power_laws(by_width, "Capacity by width", x="width m", y=stored)
+
+
+def storage_figures(run: Run) -> Iterator[tuple[str, Any]]:
+    """Scores of right values and rivals, and singular values, rule by rule, for the first seed."""
+    scores, lines, spectra = {}, {}, {}
+    for rule in run.config.rules:
+        association, memory = build(run.config, run.config.seeds[0], rule)
+        unit = score_unit(association, memory)
+        if unit > 0:
+            right, rivals = split_scores(association, memory)
+            scores[rule] = {"right": (right / unit).numpy(), "rivals": (rivals / unit).numpy()}
+        if isinstance(memory, Tensor):
+            lines[rule] = score_levels(association)
+            spectra[rule] = spectrum_laws(memory, len(association.keys))
+    if scores:
+        yield "scores", histograms(scores, "Scores", lines=lines, x="score in units of a generic score")
+    spectra = {rule: laws for rule, laws in spectra.items() if laws}
+    if spectra:
+        yield "spectrum", ranked(spectra, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")

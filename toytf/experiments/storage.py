@@ -9,7 +9,7 @@ from torch import Tensor
 
 from toytf.errors import Interrupted
 from toytf.experiments.jobs import Rows, run_jobs
-from toytf.experiments.memory_config import PairsConfig, StorageConfig, sides
+from toytf.experiments.memory_config import NARROW, PairsConfig, StorageConfig, sides
 from toytf.experiments.process import cpu_threads
 from toytf.memory.association import Association, Readable
 from toytf.memory.gradients import gradient_step, noisy_gradient_step
@@ -24,6 +24,7 @@ from toytf.memory.rules import BUILDERS, Material
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
 from toytf.runs import Run
+from toytf.theory import fourth_moment_hebbian, hebbian_scores
 
 LEMMAS: dict[str, Callable[..., Tensor]] = {
     "gradient_step": gradient_step,
@@ -88,22 +89,35 @@ def _measure(config: StorageConfig, rule: str, seeds: Sequence[int], stopping: C
             raise Interrupted("stopped")
         with cpu_threads(config.threads):
             association, memory = build(config, seed, rule)
-            rows[seed] = _metrics(rule, association, memory)
+            rows[seed] = _metrics(rule, association, memory, config.width if rule in NARROW else None)
             if rule in LEMMAS:
                 rows[seed][f"lemma/{rule}"] = _autograd_difference(rule, association, seed)
     return rows
 
 
-def _metrics(rule: str, association: Association, memory: Readable) -> dict[str, float]:
+def _metrics(rule: str, association: Association, memory: Readable, rank: int | None) -> dict[str, float]:
     groups = {"margin": measure_margins(association, memory), "scores": measure_scores(association, memory)}
     if isinstance(memory, Tensor):
         groups["spectrum"] = measure_spectrum(memory, len(association.keys))
-        groups["utilisation"] = measure_utilisation(association, memory)
+        groups["utilisation"] = measure_utilisation(association, memory, rank)
     metrics = {f"recall/{rule}": float(association.recall(memory)), f"chance/recall/{rule}": association.chance}
     metrics[f"ideal/recall/{rule}"] = 1.0
+    if rule == "hebbian":
+        groups |= {group: Measured(groups[group].metrics, law) for group, law in _hebbian_laws(association).items()}
     for group, measured in groups.items():
         metrics |= _named(group, rule, measured)
     return metrics
+
+
+def _hebbian_laws(association: Association) -> dict[str, dict[str, float]]:
+    """What the theory says of the Hebbian matrix of independent pairs, in place of the best weights."""
+    (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
+    if n != m:
+        return {"margin": {}, "scores": {}, "spectrum": {}}
+    scores = hebbian_scores(n, d_in, d_out)
+    law = {"correct_mean": scores.mean, "correct_spread": scores.spread, "rival_spread": scores.rival_spread}
+    spectrum = {"fourth_moment": fourth_moment_hebbian(d_in, n)} if d_in == d_out else {}
+    return {"margin": {}, "scores": law, "spectrum": spectrum}
 
 
 def _named(group: str, rule: str, measured: Measured) -> dict[str, float]:

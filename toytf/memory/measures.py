@@ -17,7 +17,9 @@ from torch import Tensor
 from toytf.memory.association import Association, Readable
 from toytf.theory import (
     capacity,
+    extreme_level,
     gaussian_singular_values,
+    hebbian_scores,
     hebbian_singular_values,
     maximal_margin,
     optimum_scores,
@@ -78,8 +80,8 @@ def measure_margins(association: Association, memory: Readable) -> Measured:
 def measure_scores(association: Association, memory: Readable) -> Measured:
     """Mean and spread of the right scores, spread and maximum of the rivals', in units of `score_unit`.
 
-    Theory, for a matrix: the best weights at capacity lift the right scores to t*, narrow and just above rivals that
-    are cut there. The spread of the rivals of another map is its unit, and left out.
+    Theory, for a matrix: the weights of largest margin κ lift the right scores to t* + κ, narrow and just above rivals
+    that are cut at t*; at capacity κ = 0. The spread of the rivals of another map is its unit, and left out.
     """
     unit = score_unit(association, memory)
     right, rivals = split_scores(association, memory)
@@ -98,9 +100,22 @@ def measure_scores(association: Association, memory: Readable) -> Measured:
     n_values = _n_values(association)
     if n_values < 2:
         return Measured(metrics)
-    law = optimum_scores(n_values)
+    kappa = maximal_margin(len(association.keys), *_dimensions(association), n_values=n_values)
+    law = optimum_scores(n_values, kappa)
     predicted = {"correct_mean": law.mean, "correct_spread": law.spread, "rival_spread": law.rival_spread}
     return Measured(metrics, {name: value for name, value in predicted.items() if name in metrics})
+
+
+def score_levels(association: Association) -> dict[str, float]:
+    """Where theory expects the right scores of the best weights and of Hebb's, and the largest of normal rivals."""
+    n, m = len(association.keys), len(association.values)
+    if m < 2:
+        return {}
+    return {
+        "t*: best weights at capacity": optimum_scores(m).mean,
+        "√(2 log m): largest of m normal scores": extreme_level(m),
+        "√(d_in d_out / n): Hebb's mean": hebbian_scores(n, *_dimensions(association)).mean,
+    }
 
 
 def singular_values(W: Float[Tensor, "d_out d_in"]) -> Float[np.ndarray, "k"]:
@@ -145,23 +160,30 @@ def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> Measured:
     return Measured(metrics, {"fourth_moment": fourth_moment, "largest": edge, "effective_rank": k / fourth_moment})
 
 
+def spectrum_laws(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[np.ndarray, "k"]]:
+    """The singular values of W as `measured`, and the quantiles of the laws they are compared with; {} if W is 0."""
+    s = singular_values(W)
+    if not len(s):
+        return {}
+    d_out, d_in = W.shape
+    laws = {"measured": s, "Gaussian matrix": gaussian_singular_values(int((s > 0).sum()), d_in, d_out)}
+    return laws | ({"Hebbian matrix": hebbian_singular_values(d_in, n)} if d_in == d_out and n > 0 else {})
+
+
 def measure_utilisation(association: Association, memory: Readable, rank: int | None = None) -> Measured:
     """How full the memory is: pairs `stored` (recalled), the `capacity` of such a memory, and their ratio.
 
     utilisation = #{z recalled} / p_c,   p_c δ(m) = d_in d_out ω²(r)
 
-    m values compete, however many keys share one; r is the rank of a matrix, at most `rank`, the width it passes
-    through (None: no limit). Theory: the best weights store every pair up to capacity.
+    m values compete, however many keys share one; r is the width the matrix passes through, such as d_head (None: no
+    limit). Theory: the best weights store every pair up to capacity.
     """
     stored = float(association.recalled(memory).sum())
     metrics, theory = {"stored": stored}, {}
     d_in, d_out = _dimensions(association)
-    widths = [d_in, d_out] if rank is None else [d_in, d_out, rank]
-    if isinstance(memory, Tensor):
-        widths.append(int((singular_values(memory) > 0).sum()))
     n_values = _n_values(association)
-    if n_values > 1 and min(widths) > 0:
-        p_c = capacity(d_in, d_out, rank=min(widths), n_values=n_values)
+    if n_values > 1:
+        p_c = capacity(d_in, d_out, rank=rank, n_values=n_values)
         metrics |= {"capacity": p_c, "utilisation": stored / p_c}
         best = min(float(len(association.keys)), p_c)
         theory = {"stored": best, "utilisation": best / p_c}

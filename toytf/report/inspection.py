@@ -30,7 +30,7 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
 
 
 def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: int | None) -> None:
-    """Run probes on a checkpoint and print the table and the pairs that fail."""
+    """Run probes on a checkpoint and print the table and the worst pairs."""
     run = Run.open(directory)
     kinds = [kind] if kind else [probe.kind for probe in getattr(run.config, "probes", ())]
     if not kinds:
@@ -40,7 +40,7 @@ def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: i
         print_table({**result.metrics, **reference_metrics(result.references, result.metrics)})
         for metric, pairs in result.failures.items():
             if pairs:
-                print(f"{metric} fails on: " + "; ".join(pairs))  # noqa: T201
+                print(f"worst of {metric}: " + "; ".join(pairs))  # noqa: T201
 
 
 def _serve(path: Path) -> None:
