@@ -34,6 +34,8 @@ class MarginsConfig(ProbeConfig):
     kind: Literal["margins"]
     worst: PositiveInt = 10
     """How many of the pairs with the smallest margins to name per memory."""
+    best: bool = False
+    """Find the largest margin that any matrix reaches on these very vectors, as the ideal. Takes up to seconds."""
 
 
 class ScoresConfig(ProbeConfig):

@@ -3,20 +3,25 @@
 margin(z) = u_{f(z)}ᵀ W e_z − max_{y ≠ f(z)} u_yᵀ W e_z, in units of a generic score (`toytf.memory.measures`).
 """
 
+from dataclasses import replace
+
 import torch
+from torch import Tensor
 
 from probes.config import MarginsConfig
 from probes.matrices import Learned, as_metrics, learned_memories
+from toytf.memory import StorageProblem, maximise_margin
 from toytf.memory.measures import measure_margins, score_unit
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Task
+from toytf.task import Batch, Reference, Task
 
 
 class Margins(Probe):
     """`margin/<memory>_min`, `_median`, `_mean`, `_negative`; the pairs with the smallest margins are named.
 
-    The theory of `_min` is the largest margin that any matrix reaches on as many random vectors.
+    The theory of `_min` is the largest margin that any matrix reaches on as many random vectors; its ideal, if asked
+    for by `best`, what one reaches on these.
     """
 
     config: MarginsConfig
@@ -28,6 +33,12 @@ class Margins(Probe):
         metrics, references = as_metrics(
             (f"margin/{held.name}", measure_margins(held.association, held.memory)) for held in learned
         )
+        if self.config.best:
+            for held in learned:
+                smallest = f"margin/{held.name}_min"
+                if smallest in metrics and isinstance(held.memory, Tensor):
+                    best = maximise_margin(StorageProblem.of(held.association))[0].margin_lower
+                    references[smallest] = replace(references.get(smallest, Reference()), ideal=best)
         failures: dict[str, list[str]] = {}
         panels, lines = {}, {}
         for held in learned:

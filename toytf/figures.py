@@ -179,7 +179,8 @@ def power_laws(laws: Mapping[str, PowerLaw], title: str, *, x: str, y: str) -> g
                 x=law.x, y=law.theory, name=f"theory: {label}", legendgroup=label, mode="lines", line=dashed
             )
             figure.add_trace(curve)
-    figure.update_xaxes(type="log", dtick="D2")
+    ticks = sorted({value for law in laws.values() for value in law.x})
+    figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
     figure.update_yaxes(type="log", title=y)
     return _styled(figure, title, x=x, height=520)
 

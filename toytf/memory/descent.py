@@ -7,10 +7,10 @@ and one gradient per iteration, no line search. The step is half the exact minim
 that are active now. No shape depends on data; finished instances are dropped now and then.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from toytf.memory.problem import StorageProblem
@@ -20,6 +20,9 @@ NEVER = 1e30
 
 RESCORE_EVERY = 50
 """Iterations after which scores are computed anew, against drift, and finished instances are dropped."""
+
+ALIGN = 16
+"""Score matrices are padded to a multiple of this: products of matrices run up to half as long otherwise."""
 
 CHUNK = 2**22
 """Entries of a score matrix that are worked on at once; larger ones (d > 128) go by rows."""
@@ -35,6 +38,30 @@ class Found:
     bound: Float[Tensor, "b"]
     iterations: Int[Tensor, "b"]
 
+    def consider(
+        self,
+        point: Float[Tensor, "b d_out d_in"],
+        margin: Float[Tensor, "b"],
+        bound: Float[Tensor, "b"],
+        opened: Bool[Tensor, "b"],
+    ) -> None:
+        """Keep a point where it is better than what was found, for the instances that are still open."""
+        better, tighter = (margin > self.margin) & opened, (bound < self.bound) & opened
+        self.W = torch.where(better[:, None, None], point, self.W)
+        self.W_dual = torch.where(tighter[:, None, None], point, self.W_dual)
+        self.margin = torch.where(better, margin, self.margin)
+        self.bound = torch.where(tighter, bound, self.bound)
+        self.iterations = self.iterations + opened
+
+    def select(self, index: Int[Tensor, "k"]) -> "Found":
+        """What was found for some instances."""
+        return Found(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def update(self, index: Int[Tensor, "k"], part: "Found") -> None:
+        """Put in what was found for some instances."""
+        for field in fields(self):
+            getattr(self, field.name)[index] = getattr(part, field.name)
+
 
 @torch.no_grad()
 def descend(
@@ -45,6 +72,7 @@ def descend(
     Without decay an instance ends when it is stored or its bound is below `tolerance`. With decay λ it ends when its
     best margin is within the fraction `gap` of its bound.
     """
+    problem = problem.padded(ALIGN)
     keys = problem.keys
     n_instances = len(keys)
     start = (problem.right.mT @ keys) / problem.n.clamp_min(1)[:, None, None]
@@ -60,28 +88,22 @@ def descend(
         found.margin.fill_(torch.inf)
         return found
     alive = torch.arange(n_instances, device=keys.device)
-    closed = torch.zeros_like(alive, dtype=torch.bool)
-    state = _State(problem, start, decay)
+    opened = torch.ones_like(alive, dtype=torch.bool)
+    state, best = _State(problem, start, decay), found.select(alive)
     for iteration in range(1, iterations + 1):
         if iteration % RESCORE_EVERY == 0:
-            kept = (~closed).nonzero()[:, 0]
-            state, alive, closed = state.rescored(kept), alive[kept], closed[kept]
-        point = state.point
-        margin, bound = state.look()
-        better = (margin > found.margin[alive]) & ~closed
-        tighter = (bound < found.bound[alive]) & ~closed
-        found.W[alive] = torch.where(better[:, None, None], point, found.W[alive])
-        found.W_dual[alive] = torch.where(tighter[:, None, None], point, found.W_dual[alive])
-        found.margin[alive] = torch.where(better, margin, found.margin[alive])
-        found.bound[alive] = torch.where(tighter, bound, found.bound[alive])
-        found.iterations[alive] += ~closed
+            found.update(alive, best)
+            kept = opened.nonzero()[:, 0]
+            state, best, alive, opened = state.rescored(kept), best.select(kept), alive[kept], opened[kept]
+        best.consider(state.point, *state.look(), opened)
         if decay:
-            closed = closed | (found.margin[alive] >= (1 - gap) * found.bound[alive])
+            opened = opened & (best.margin < (1 - gap) * best.bound)
         else:
-            closed = closed | (found.margin[alive] > 0) | (found.bound[alive] < tolerance)
-        if bool(closed.all()):
+            opened = opened & (best.margin <= 0) & (best.bound >= tolerance)
+        if not bool(opened.any()):
             break
         state.step()
+    found.update(alive, best)
     return found
 
 
@@ -100,7 +122,11 @@ class _State:
         self.padding = NEVER * (torch.arange(n, device=W.device) >= problem.n[:, None]).to(W.dtype)
         self.scores = self._score(W)
         self.accepted_scores = self.scores.clone()
+        # Fresh memory for a score matrix costs as much as a product of matrices: all work is done in these.
         self.spare = torch.empty_like(self.scores)
+        self.excess = torch.empty_like(self.scores[:, self.chunks[0]])
+        self.slope = torch.empty_like(self.excess)
+        self.outputs = torch.empty_like(self.right)
 
     def _score(self, W: Tensor) -> Tensor:
         scores = self.problem.scores_of(self.problem.outputs(W))
@@ -120,16 +146,14 @@ class _State:
         problem, rows_of = self.problem, self.chunks
         correct = self.scores.take_along_dim(self.targets, 2)
         self.level = correct + (self.padding[:, :, None] - 1)  # a rival is active above it
-        pulled = torch.empty_like(self.right)
+        pulled = self.outputs
         total = worst = self.right.new_zeros(len(self.right))
         for rows in rows_of:
-            r = (self.scores[:, rows] - self.level[:, rows]).relu_()
-            r.scatter_(2, self.targets[:, rows], 0.0)
+            r = self._excess(rows).relu_().scatter_(2, self.targets[:, rows], 0.0)
             per_key = r.sum(2, keepdim=True)
             worst = torch.maximum(worst, r.amax((1, 2)))
             total = total + per_key.sum((1, 2))
-            pulled[:, rows] = problem.weigh(r, rows) - per_key * self.right[:, rows]
-        self.active = r if len(rows_of) == 1 else None  # kept only if it is whole
+            problem.weigh(r, rows, out=pulled[:, rows]).addcmul_(per_key, self.right[:, rows], value=-1)
         self.gradient = pulled.mT @ problem.keys
         bound = self.gradient.norm(dim=(1, 2)) / total
         if self.decay:
@@ -137,18 +161,25 @@ class _State:
         margin = (1 - worst) / self.point.norm(dim=(1, 2))
         return margin, bound
 
+    def _excess(self, rows: slice) -> Tensor:
+        """By how much rivals are above the level from which they are active."""
+        level = self.level[:, rows]
+        return torch.sub(self.scores[:, rows], level, out=self.excess[:, : level.shape[1]])
+
     def step(self) -> None:
         """Move on: half the exact step along the gradient on the active rivals, then Nesterov's momentum."""
         problem, gradient = self.problem, self.gradient
         change = self.spare
-        outputs = problem.outputs(gradient)
+        outputs = problem.outputs(gradient, out=self.outputs)
         square = gradient.square().sum((1, 2))
         curvature = self.decay * square
         for rows in self.chunks:
             scores = problem.scores_of(outputs, rows, out=change[:, rows])
-            slope = scores - scores.take_along_dim(self.targets[:, rows], 2)
-            excess = self.scores[:, rows] - self.level[:, rows] if self.active is None else self.active
-            slope = torch.ops.aten.threshold_backward(slope, excess, 0)  # where excess > 0, in one pass
+            slope = torch.sub(
+                scores, scores.take_along_dim(self.targets[:, rows], 2), out=self.slope[:, : scores.shape[1]]
+            )
+            excess = self.excess if len(self.chunks) == 1 else self._excess(rows)
+            torch.ops.aten.threshold_backward(slope, excess, 0, grad_input=slope)  # 0 where there is no excess
             curvature = curvature + torch.linalg.vector_norm(slope, dim=(1, 2)).square()
         tiny = torch.finfo(gradient.dtype).tiny
         length = torch.minimum(square / (2 * curvature).clamp_min(tiny), 1 / problem.n.clamp_min(1))

@@ -84,6 +84,14 @@ class StorageProblem:
         rivals = None if self.rivals is None else self.rivals[index]
         return StorageProblem(self.keys[index], self.values[index], self.targets[index], self.n[index], rivals)
 
+    def padded(self, multiple: int) -> "StorageProblem":
+        """The same with keys and shared values padded to a multiple of a number."""
+        n, m = (-(-size // multiple) * multiple for size in self.shape)
+        if self.own_values or 0 in self.shape or self.shape == (n, m):
+            return self
+        rivals = _pad(_pad(self.all_rivals, n, 1), m, 2)
+        return StorageProblem(_pad(self.keys, n, 1), _pad(self.values, m, 1), _pad(self.targets, n, 1), self.n, rivals)
+
     def double(self) -> "StorageProblem":
         """The same in float64."""
         return StorageProblem(self.keys.double(), self.values.double(), self.targets, self.n, self.rivals)
@@ -95,17 +103,20 @@ class StorageProblem:
         if self.own_values:
             scores = (self.values[:, rows] @ outputs[:, rows, :, None])[..., 0]
             return scores if out is None else out.copy_(scores)
-        return torch.bmm(outputs[:, rows], self.values.mT, **({} if out is None else {"out": out}))
+        return torch.matmul(outputs[:, rows], self.values.mT, out=out)
 
-    def weigh(self, weights: Float[Tensor, "b rows m"], rows: slice = slice(None)) -> Float[Tensor, "b rows d_out"]:
-        """Σ_y r_zy u_y for some rows: the transpose of `scores_of`."""
+    def weigh(
+        self, weights: Float[Tensor, "b rows m"], rows: slice = slice(None), out: Tensor | None = None
+    ) -> Float[Tensor, "b rows d_out"]:
+        """Σ_y r_zy u_y for some rows, into `out` if given: the transpose of `scores_of`."""
         if self.own_values:
-            return (weights[:, :, None, :] @ self.values[:, rows])[:, :, 0]
-        return weights @ self.values
+            weighed = (weights[:, :, None, :] @ self.values[:, rows])[:, :, 0]
+            return weighed if out is None else out.copy_(weighed)
+        return torch.matmul(weights, self.values, out=out)
 
-    def outputs(self, W: Float[Tensor, "b d_out d_in"]) -> Float[Tensor, "b n d_out"]:
-        """W e_z of every key."""
-        return self.keys @ W.mT
+    def outputs(self, W: Float[Tensor, "b d_out d_in"], out: Tensor | None = None) -> Float[Tensor, "b n d_out"]:
+        """W e_z of every key, into `out` if given."""
+        return torch.matmul(self.keys, W.mT, out=out)
 
     def gaps(self, outputs: Float[Tensor, "b n d_out"]) -> Float[Tensor, "b n m"]:
         """Score of the right value minus score of each; +∞ where there is no rivalry (the right value, padding)."""

@@ -61,7 +61,7 @@ def _train(
     parameters: list[Tensor],
     memory: Callable[[], Readable],
     *,
-    lr: float = 0.03,
+    lr: float = 0.1,
     steps: float = 4000,
     recall: float = 1.0,
 ) -> Trained:

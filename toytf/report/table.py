@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 GROUPS = {
     "eval": "Accuracy and loss by role",
-    "recall": "Recall of the ideal memories",
+    "recall": "Recall, as a fraction of the pairs",
     "kl": "Divergence from the law to be stored (nats)",
     "attention": "Attention",
     "capacity": "Associations stored",

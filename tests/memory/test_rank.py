@@ -1,0 +1,105 @@
+"""What a matrix of limited rank is found to store."""
+
+import pytest
+import torch
+
+from toytf.memory import Association, AssociationStream, Decision, Status, StorageProblem, decide, decide_rank
+from toytf.theory import capacity
+
+
+def pairs(n: int, d: int, seed: int = 0) -> Association:
+    return AssociationStream(seed, d, d).prefix(n)
+
+
+def assert_stores(decision: Decision, association: Association, rank: int) -> None:
+    assert decision.status is Status.FEASIBLE
+    W = decision.W.double()
+    scores = association.keys.double() @ W.T @ association.values.double().T
+    right = scores.gather(1, association.targets[:, None])
+    rivals = scores.scatter(1, association.targets[:, None], -torch.inf)
+    assert bool((right > rivals).all())
+    s = torch.linalg.svdvals(W)
+    # W is rounded to the dtype of the keys: singular values beyond the rank are rounding, not exactly 0.
+    assert float(s[rank:].sum()) < 1e-4 * float(s[0])
+    assert float(s[rank - 1]) > 1e-3 * float(s[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_quarter_of_the_rank_stores_more_than_its_parameters_would(seed: int):
+    """d = 32, rank 8: 115 pairs. Derived: p δ(p) = d² ω²(1/4) gives 125; in proportion to the parameters it were 95."""
+    association = pairs(115, 32, seed)
+    decision = decide_rank(association, 8)
+    assert_stores(decision, association, 8)
+    assert 0 < decision.margin_lower <= decision.margin_upper
+
+
+def test_beyond_its_capacity_a_quarter_of_the_rank_finds_nothing():
+    # The derived capacity at d = 16 is 43 for rank 4, 62 for full rank: 56 pairs were found in none of 16 draws.
+    decision = decide_rank(pairs(56, 16), 4, iterations=60)
+    assert decision.status is Status.UNKNOWN
+    assert decision.margin_lower <= 0
+    assert capacity(16, 16, rank=4) < 56 < capacity(16, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_rank_8_of_32_does_not_store_150_pairs(seed: int):
+    """A full matrix stores 191. Not found is no proof, but 125 are found in every draw and 140 in none."""
+    association = pairs(150, 32, seed)
+    assert decide(StorageProblem.of(association))[0].status is Status.FEASIBLE
+    assert decide_rank(association, 8).status is Status.UNKNOWN
+
+
+def test_the_capacity_grows_with_the_rank():
+    # Derived for d = 16: 30, 43, 57, 62 at rank 2, 4, 8, 16; 70 % of each is far enough below to be found.
+    for rank in (2, 4, 8, 16):
+        association = pairs(int(capacity(16, 16, rank=rank) * 0.7), 16)
+        assert_stores(decide_rank(association, rank), association, rank)
+
+
+@pytest.mark.parametrize(("d_in", "d_out"), [(24, 8), (8, 24)])
+def test_keys_and_values_of_different_dimensions(d_in: int, d_out: int):
+    association = AssociationStream(0, d_in, d_out).prefix(20)
+    decision = decide_rank(association, 4)
+    assert decision.W.shape == (d_out, d_in)
+    assert_stores(decision, association, 4)
+
+
+def test_keys_that_share_values():
+    association = AssociationStream(0, 12, 12, n_answers=5).prefix(30)
+    assert_stores(decide_rank(association, 4), association, 4)
+
+
+def test_what_no_matrix_stores_is_infeasible_for_any_rank():
+    decision = decide_rank(pairs(100, 16), 8, iterations=50)
+    assert decision.status is Status.INFEASIBLE
+    assert decision.margin_lower <= 0 < decision.margin_upper < 0.02
+
+
+def test_a_contradiction_is_named():
+    association = pairs(10, 8)
+    keys = association.keys.clone()
+    keys[7] = keys[3]
+    decision = decide_rank(Association(keys, association.values, association.targets), 3, iterations=50)
+    assert decision.status is Status.INFEASIBLE
+    assert "keys 3 and 7" in decision.reason
+
+
+@pytest.mark.parametrize("rank", [0, 9, -1])
+def test_a_rank_that_no_such_matrix_has_is_refused_in_one_sentence(rank: int):
+    association = AssociationStream(0, 12, 8).prefix(5)
+    with pytest.raises(ValueError, match=f"^rank is {rank}, expected 1 to 8 for a 8 × 12 matrix$"):
+        decide_rank(association, rank)
+
+
+def test_the_same_question_has_the_same_answer():
+    one, other = (decide_rank(pairs(40, 16), 4) for _ in range(2))
+    assert torch.equal(one.W, other.W)
+    assert one.iterations == other.iterations
+
+
+def test_float64_keys_give_a_float64_matrix():
+    association = pairs(20, 12)
+    exact = Association(association.keys.double(), association.values.double(), association.targets)
+    assert decide_rank(exact, 4).W.dtype is torch.float64
+    assert decide_rank(association, 4).W.dtype is torch.float32
