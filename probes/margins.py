@@ -37,8 +37,8 @@ class Margins(Probe):
             for held in learned:
                 smallest = f"margin/{held.name}_min"
                 if smallest in metrics and isinstance(held.memory, Tensor):
-                    best = maximise_margin(StorageProblem.of(held.association))[0].margin_lower
-                    references[smallest] = replace(references.get(smallest, Reference()), ideal=best)
+                    reached = maximise_margin(StorageProblem.of(held.association))[0].margin_lower
+                    references[smallest] = replace(references.get(smallest, Reference()), ideal=reached)
         failures: dict[str, list[str]] = {}
         panels, lines = {}, {}
         for held in learned:
