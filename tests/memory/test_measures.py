@@ -287,7 +287,7 @@ def test_a_silent_memory_has_no_scores_but_fails_everywhere():
     association, silence = pairs(6, 4), torch.zeros(4, 4, dtype=torch.float64)
     assert measure_margins(association, silence) == Measured({"negative": 1.0})
     assert measure_scores(association, silence) == measure_spectrum(silence, 6) == Measured()
-    assert measure_utilisation(association, silence) == Measured({"stored": 0.0})
+    assert measure_utilisation(association, silence).metrics["utilisation"] == 0
     assert measure_scores(association, torch.zeros_like) == Measured()
 
 

@@ -67,7 +67,7 @@ class DataConfig(Config):
 
     law: Literal["sphere", "gaussian"] = "sphere"
     """sphere: all vectors have the same norm; gaussian: independent entries, norms differ."""
-    n_answers: PositiveInt | None = None
+    n_answers: Annotated[int, Field(ge=2)] | None = None
     """f(z) = z mod n_answers; null: every key has an answer of its own."""
 
 
@@ -120,6 +120,9 @@ class CapacityConfig(SeededConfig):
             if rule in NARROW:
                 for size in self.dimensions:
                     _rank_fits(rule, max(self.widths), size)
+        guess = 1 / self.data.n_answers if self.data.n_answers else 0.0
+        if self.criterion != "all" and self.criterion <= guess:
+            raise ValueError(f"criterion = {self.criterion} is not more than a guess gets with {guess**-1:g} answers")
         if self.widths and not set(self.rules) & set(WIDE):
             raise ValueError("widths is given, but none of the rules has a width")
         return self

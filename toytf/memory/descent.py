@@ -21,6 +21,9 @@ NEVER = 1e30
 RESCORE_EVERY = 50
 """Iterations after which scores are computed anew, against drift, and finished instances are dropped."""
 
+CLEAR = 1e-6
+"""A margin that is no rounding error of float32."""
+
 ALIGN = 16
 """Score matrices are padded to a multiple of this: products of matrices run up to half as long otherwise."""
 
@@ -65,7 +68,12 @@ class Found:
 
 @torch.no_grad()
 def descend(
-    problem: StorageProblem, *, iterations: int, tolerance: float = 0.0, decay: float = 0.0, gap: float = 0.0
+    problem: StorageProblem,
+    *,
+    iterations: int,
+    tolerance: float = 0.0,
+    decay: Float[Tensor, "b"] | None = None,
+    gap: float = 0.0,
 ) -> Found:
     """Descend until each instance is decided; margins are those of the problem's own coordinates.
 
@@ -84,11 +92,11 @@ def descend(
         keys.new_full((n_instances,), torch.inf),
         torch.zeros(n_instances, dtype=torch.long, device=keys.device),
     )
-    if 0 in problem.shape:
-        found.margin.fill_(torch.inf)
+    opened = problem.has_rivals
+    found.margin[~opened] = torch.inf
+    if not bool(opened.any()):
         return found
     alive = torch.arange(n_instances, device=keys.device)
-    opened = torch.ones_like(alive, dtype=torch.bool)
     state, best = _State(problem, start, decay), found.select(alive)
     for iteration in range(1, iterations + 1):
         if iteration % RESCORE_EVERY == 0:
@@ -96,10 +104,10 @@ def descend(
             kept = opened.nonzero()[:, 0]
             state, best, alive, opened = state.rescored(kept), best.select(kept), alive[kept], opened[kept]
         best.consider(state.point, *state.look(), opened)
-        if decay:
-            opened = opened & (best.margin < (1 - gap) * best.bound)
+        if decay is None:
+            opened = opened & (best.margin <= CLEAR) & (best.bound >= tolerance)
         else:
-            opened = opened & (best.margin <= 0) & (best.bound >= tolerance)
+            opened = opened & (best.margin < (1 - gap) * best.bound)
         if not bool(opened.any()):
             break
         state.step()
@@ -110,7 +118,9 @@ def descend(
 class _State:
     """Where the descent stands: the looked-at point, the last accepted one, and the scores of both."""
 
-    def __init__(self, problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], decay: float) -> None:
+    def __init__(
+        self, problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], decay: Float[Tensor, "b"] | None
+    ) -> None:
         self.problem, self.decay = problem, decay
         self.point = self.accepted = W
         self.theta = W.new_ones(len(W))
@@ -136,7 +146,8 @@ class _State:
 
     def rescored(self, kept: Int[Tensor, "k"]) -> "_State":
         """The same instances, or some of them, with scores computed anew."""
-        fresh = _State(self.problem.select(kept), self.point[kept], self.decay)
+        decay = None if self.decay is None else self.decay[kept]
+        fresh = _State(self.problem.select(kept), self.point[kept], decay)
         fresh.accepted, fresh.theta = self.accepted[kept], self.theta[kept]
         fresh.accepted_scores = fresh._score(fresh.accepted)
         return fresh
@@ -156,8 +167,8 @@ class _State:
             problem.weigh(r, rows, out=pulled[:, rows]).addcmul_(per_key, self.right[:, rows], value=-1)
         self.gradient = pulled.mT @ problem.keys
         bound = self.gradient.norm(dim=(1, 2)) / total
-        if self.decay:
-            self.gradient = self.gradient + self.decay * self.point
+        if self.decay is not None:
+            self.gradient = self.gradient + self.decay[:, None, None] * self.point
         margin = (1 - worst) / self.point.norm(dim=(1, 2))
         return margin, bound
 
@@ -172,7 +183,7 @@ class _State:
         change = self.spare
         outputs = problem.outputs(gradient, out=self.outputs)
         square = gradient.square().sum((1, 2))
-        curvature = self.decay * square
+        curvature = torch.zeros_like(square) if self.decay is None else self.decay * square
         for rows in self.chunks:
             scores = problem.scores_of(outputs, rows, out=change[:, rows])
             slope = torch.sub(

@@ -79,6 +79,21 @@ class StorageProblem:
             return self.values.take_along_dim(self.targets[:, :, None, None], 2)[:, :, 0]
         return self.values.take_along_dim(self.targets[:, :, None], 1)
 
+    @property
+    def n_values(self) -> Int[Tensor, "b"]:
+        """How many values take part, padding not counted."""
+        if self.rivals is None:
+            return torch.full_like(self.n, self.shape[1])
+        taking_part = self.rivals.scatter(2, self.targets[:, :, None], True)
+        return taking_part.any(1).sum(1) if not self.own_values else taking_part.sum(2).amax(1)
+
+    @property
+    def has_rivals(self) -> Bool[Tensor, "b"]:
+        """Is there any inequality at all?"""
+        if 0 in self.shape:
+            return torch.zeros_like(self.n, dtype=torch.bool)
+        return self.all_rivals.scatter(2, self.targets[:, :, None], False).flatten(1).any(1)
+
     def select(self, index: Int[Tensor, "k"]) -> "StorageProblem":
         """Some of the instances."""
         rivals = None if self.rivals is None else self.rivals[index]

@@ -6,17 +6,17 @@ The set of such matrices is not convex, so a failure proves nothing: what is fou
 """
 
 import contextlib
+import math
+from dataclasses import replace
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from toytf.memory.association import Association
 from toytf.memory.constructions import hebbian
 from toytf.memory.problem import StorageProblem
-from toytf.memory.solver import Decision, Status, certificates, contradiction, decide
+from toytf.memory.solver import Decision, Status, certificates, decide
 from toytf.randomness import generator
 from toytf.theory import rank_fits
 
@@ -30,28 +30,36 @@ def decide_rank(association: Association, rank: int, *, iterations: int = 600) -
     Starts from the best approximation of the Hebbian matrix by one of that rank. FEASIBLE carries the matrix; otherwise
     UNKNOWN, or INFEASIBLE if not even a full matrix can store it.
     """
-    problem = StorageProblem.of(association)
     d_out, d_in = association.values.shape[1], association.keys.shape[1]
     rank_fits(rank, d_in, d_out)
+    problem = StorageProblem.of(association)
+    full = decide(problem)[0]  # also refuses what is no number
+    if not bool(problem.has_rivals.any()) or full.status is Status.INFEASIBLE:
+        return full
     exact = problem.double()
-    U, s, Vh = torch.linalg.svd(hebbian(association).double(), full_matrices=False)
-    root = s[:rank].sqrt()
-    A, B = U[:, :rank] * root, Vh[:rank].T * root
-    scores = ((exact.keys[0] @ B @ A.T) * exact.right[0]).sum(1)
-    scale = float(scores.mean().abs()) if len(scores) else 0.0
-    start = torch.cat([A, B]) / max(scale, torch.finfo(A.dtype).tiny) ** 0.5
-    steps = 0
-    W = start[:d_out] @ start[d_out:].T
+    start = _hebbian_factors(association, rank)
+    steps, best = 0, Decision(Status.UNKNOWN, full.W, -math.inf, full.margin_upper, 0)
     for noise in STARTS:
         shake = torch.randn(start.shape, generator=generator(rank, "rank start"), dtype=start.dtype)
         factors, taken = _minimise(exact, start + noise * start.std() * shake.to(start.device), d_out, iterations)
         W, steps = factors[:d_out] @ factors[d_out:].T, steps + taken
-        lower, upper = (float(bound) for bound in certificates(exact, W[None], W[None]))
+        lower = float(certificates(exact, W[None], W[None])[0])
+        status = Status.FEASIBLE if lower > 0 else Status.UNKNOWN
+        if lower > best.margin_lower:
+            best = Decision(status, W.to(association.keys.dtype), lower, full.margin_upper, steps)
         if lower > 0:
-            return Decision(Status.FEASIBLE, W.to(association.keys.dtype), lower, upper, steps)
-    full = decide(problem)[0]
-    status = Status.INFEASIBLE if full.status is Status.INFEASIBLE else Status.UNKNOWN
-    return Decision(status, W.to(association.keys.dtype), lower, full.margin_upper, steps, contradiction(problem, 0))
+            break
+    return replace(best, iterations=steps)
+
+
+def _hebbian_factors(association: Association, rank: int) -> Float[Tensor, "d rank"]:
+    """A over B, with A Bᵀ the Hebbian matrix cut to a rank and scaled to a mean right score of 1; in float64."""
+    keys, right = association.keys.double(), association.values[association.targets].double()
+    U, s, Vh = torch.linalg.svd(hebbian(association).double(), full_matrices=False)
+    A, B = U[:, :rank] * s[:rank].sqrt(), Vh[:rank].T * s[:rank].sqrt()
+    scale = float(((keys @ B @ A.T) * right).sum(1).mean().abs())
+    factors: Tensor = torch.cat([A, B]) / max(scale, torch.finfo(A.dtype).tiny) ** 0.5
+    return factors
 
 
 class _Stored(Exception):
@@ -61,29 +69,27 @@ class _Stored(Exception):
 def _minimise(
     problem: StorageProblem, start: Float[Tensor, "d rank"], d_out: int, iterations: int
 ) -> tuple[Float[Tensor, "d rank"], int]:
-    from scipy.optimize import minimize
-
-    best = start
+    """The factors at which all gaps are positive, or those at the end, and the number of evaluations."""
+    factors = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [factors], max_iter=iterations, max_eval=2 * iterations, history_size=30, line_search_fn="strong_wolfe",
+        tolerance_grad=1e-9, tolerance_change=0.0,
+    )  # fmt: skip
     evaluations = 0
 
-    def loss_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        nonlocal best, evaluations
+    @torch.no_grad()
+    def loss() -> Tensor:
+        nonlocal evaluations
         evaluations += 1
-        factors = torch.from_numpy(flat.reshape(start.shape)).to(start.device)
         A, B = factors[:d_out], factors[d_out:]
-        outputs = problem.keys @ B @ A.T
-        gaps = problem.gaps(outputs)
-        best = factors.clone()
+        gaps = problem.gaps(problem.keys @ B @ A.T)
         if bool(gaps.min() > 0):
             raise _Stored
         r = (1 - gaps).clamp_min(0)
-        per_key = r.sum(2, keepdim=True)
-        G = ((problem.weigh(r) - per_key * problem.right).mT @ problem.keys)[0]
-        return float(r.square().sum()) / 2, torch.cat([G @ B, G.T @ A]).cpu().numpy().ravel()
+        G = ((problem.weigh(r) - r.sum(2, keepdim=True) * problem.right).mT @ problem.keys)[0]
+        factors.grad = torch.cat([G @ B, G.T @ A])
+        return r.square().sum() / 2
 
     with contextlib.suppress(_Stored):
-        minimize(
-            loss_and_gradient, start.cpu().numpy().ravel(), jac=True, method="L-BFGS-B",
-            options={"maxcor": 30, "maxiter": iterations, "maxfun": 2 * iterations, "ftol": 0.0, "gtol": 1e-9},
-        )  # fmt: skip
-    return best, evaluations
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return factors.detach(), evaluations

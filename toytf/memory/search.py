@@ -16,6 +16,10 @@ from jaxtyping import Float
 from toytf.memory.solver import Status
 
 Name = TypeVar("Name")
+Real = int | float
+
+FAR = 2**22
+"""As many pairs as anybody can wait for: a search that gets there has no end."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Bracket:
     estimate: float
 
 
-def bisect(guess: float, resolution: float) -> Generator[int, Status, Bracket]:
+def bisect(guess: Real, resolution: Real) -> Generator[int, Status, Bracket]:
     """Yield the p to ask about next, get its status sent, return the bracket at last.
 
     Stops when the two ends are neighbours or within the fraction `resolution`, or at an UNKNOWN, which is known to be
@@ -45,6 +49,7 @@ def bisect(guess: float, resolution: float) -> Generator[int, Status, Bracket]:
         else:
             high = p
         if high is None:
+            _not_far(p)
             p, stride = max(p + 1, round(p * (1 + stride))), 2 * stride
         elif low == 1 and high > 3:
             p, stride = max(2, round(high / (1 + stride))), 2 * stride
@@ -73,7 +78,7 @@ def run_together(
 
 
 def half_point(
-    succeed: Callable[[int], Float[np.ndarray, "draws"]], guess: float, level: float = 0.5, *, steep: bool
+    succeed: Callable[[int], Float[np.ndarray, "draws"]], guess: Real, level: Real = 0.5, *, steep: bool
 ) -> float:
     """The p at which the mean success over many streams falls to a level; 0 if it never reaches it.
 
@@ -97,19 +102,25 @@ def half_point(
             break
         low = max(1, min(low - 1, math.floor(low / 1.4)))
     while mean(high) >= max(hardly, 1e-12):
+        _not_far(high)
         high = max(high + 1, math.ceil(high * 1.4))
+    if mean(low) < level:
+        return 0.0
     if steep:
         for p in np.unique(np.geomspace(low, high, 12).round().astype(int)):
             mean(int(p))
         return _logistic_half(known, n_draws)
-    if mean(low) < level:
-        return 0.0
     while high - low > max(1, 0.02 * low):
         middle = round(math.sqrt(low * high)) if high - low > 2 else low + 1
         middle = min(max(middle, low + 1), high - 1)
         low, high = (middle, high) if mean(middle) >= level else (low, middle)
     fraction = (mean(low) - level) / max(mean(low) - mean(high), 1e-12)
     return low + fraction * (high - low)
+
+
+def _not_far(p: int) -> None:
+    if p > FAR:
+        raise ValueError(f"everything is stored up to {p} pairs, and there seems to be no end")
 
 
 def _logistic_half(known: Mapping[int, float], n_draws: int) -> float:

@@ -12,19 +12,21 @@ W stores an association with margin 1 iff f(W) = ½ Σ_{z, y ≠ f(z)} r_zy² re
 Margins are in units of the score's standard deviation: |W|_F = 1, keys and values of mean square 1 per coordinate.
 """
 
-import math
+import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from toytf.memory.association import Association
-from toytf.memory.descent import descend
+from toytf.memory.descent import Found, descend
 from toytf.memory.problem import StorageProblem
 from toytf.theory import maximal_margin
+
+Real = int | float
 
 
 class Status(StrEnum):
@@ -53,7 +55,7 @@ class Decision:
 def decide(
     problem: StorageProblem,
     *,
-    tolerance: float = 0.01,
+    tolerance: Real = 0.01,
     iterations: int = 400,
     whiten: bool = True,
 ) -> list[Decision]:
@@ -66,50 +68,40 @@ def decide(
         groups = torch.split(torch.arange(len(problem.keys), device=problem.keys.device), together)
         alone = partial(decide, tolerance=tolerance, iterations=iterations, whiten=whiten)
         return [decision for group in groups for decision in alone(problem.select(group))]
-    to_keys, to_values = _whitening(problem) if whiten else (None, None)
-    whitened = _transformed(problem, to_keys, to_values)
-    found = descend(whitened, iterations=iterations, tolerance=tolerance)
-    W = _map_back(found.W.double(), to_keys, to_values)
-    W_dual = _map_back(found.W_dual.double(), to_keys, to_values)
-    lower, upper = certificates(problem.double(), W, W_dual)
-    decisions = []
-    for b, (low, high, claimed, steps) in enumerate(
-        zip(lower.tolist(), upper.tolist(), found.bound.tolist(), found.iterations.tolist(), strict=True)
-    ):
-        status = Status.FEASIBLE if low > 0 else Status.INFEASIBLE if claimed < tolerance else Status.UNKNOWN
-        reason = "" if status is Status.FEASIBLE else contradiction(problem, b)
-        if reason:
-            status = Status.INFEASIBLE
-        decisions.append(Decision(status, W[b].to(problem.keys.dtype), low, high, int(steps), reason))
-    return decisions
+    frame = _Frame.whitening(problem) if whiten else _Frame.scaling(problem)
+    found = descend(frame.enter(problem), iterations=iterations, tolerance=float(tolerance))
+    return _decisions(problem, frame, found, found.bound < tolerance)
 
 
-def maximise_margin(problem: StorageProblem, *, gap: float = 0.02, iterations: int = 1500) -> list[Decision]:
+def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500) -> list[Decision]:
     """The matrix of largest margin κ* = max_W min gap / |W|, bracketed from both sides until they are within `gap`.
 
     Minimises ½|W|² + C f(W) with C = 300 / (κ² d_in d_out), κ the margin that the theory expects.
     """
     _refuse_nan(problem)
-    key_scale, value_scale = _scales(problem)
-    n, d_in, d_out = int(problem.n.max()), problem.keys.shape[2], problem.values.shape[-1]
-    expected = maximal_margin(max(n, 2), d_in, d_out, n_values=max(problem.values.shape[-2], 2))
-    decay = max(expected, 0.1) ** 2 * d_in * d_out / 300
-    scaled = StorageProblem(
-        problem.keys / key_scale, problem.values / value_scale, problem.targets, problem.n, problem.rivals
-    )
-    found = descend(scaled, iterations=iterations, decay=decay, gap=gap)
-    W = found.W.double()
-    lower, upper = certificates(problem.double(), W, found.W_dual.double())
-    return [
-        Decision(
-            Status.FEASIBLE if low > 0 else Status.UNKNOWN,
-            (W[b] / key_scale / value_scale).to(problem.keys.dtype),
-            low, high, int(steps), "" if low > 0 else contradiction(problem, b),
-        )
-        for b, (low, high, steps) in enumerate(
-            zip(lower.tolist(), upper.tolist(), found.iterations.tolist(), strict=True)
-        )
-    ]  # fmt: skip
+    d_in, d_out = problem.keys.shape[2], problem.values.shape[-1]
+    expected = [
+        maximal_margin(max(n, 1), d_in, d_out, n_values=max(m, 2))
+        for n, m in zip(problem.n.tolist(), problem.n_values.tolist(), strict=True)
+    ]
+    decay = problem.keys.new_tensor([max(kappa, 0.1) ** 2 * d_in * d_out / 300 for kappa in expected])
+    frame = _Frame.scaling(problem)
+    found = descend(frame.enter(problem), iterations=iterations, decay=decay, gap=float(gap))
+    return _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
+
+
+def _decisions(problem: StorageProblem, frame: "_Frame", found: Found, impossible: Bool[Tensor, "b"]) -> list[Decision]:
+    """What was found, checked in float64 on the vectors as given."""
+    W = frame.leave(found.W)
+    bounds = certificates(problem.double(), W, frame.leave(found.W_dual))
+    decisions = []
+    for b, (lower, upper) in enumerate(zip(*(bound.tolist() for bound in bounds), strict=True)):
+        reason = "" if lower > 0 else contradiction(problem, b)
+        refuted = bool(reason) or bool(impossible[b])
+        status = Status.FEASIBLE if lower > 0 else Status.INFEASIBLE if refuted else Status.UNKNOWN
+        matrix, iterations = W[b].to(problem.keys.dtype), int(found.iterations[b])
+        decisions.append(Decision(status, matrix, lower, upper, iterations, reason))
+    return decisions
 
 
 def max_margin(association: Association, *, iterations: int = 1500) -> Float[Tensor, "d_out d_in"]:
@@ -128,40 +120,50 @@ def certificates(
 
     Both hold whatever the matrices are.
     """
+    alone = ~problem.has_rivals
+    if bool(alone.all()):
+        return W.new_full((len(W),), torch.inf), W.new_full((len(W),), torch.inf)
+    tiny = torch.finfo(W.dtype).tiny
     key_scale, value_scale = _scales(problem)
-    unit = key_scale * value_scale
-    smallest = problem.margins(problem.outputs(W)).flatten(1)
-    lower = smallest.amin(1) if smallest.shape[1] else W.new_full((len(W),), torch.inf)
-    norm = W.norm(dim=(1, 2)).clamp_min(torch.finfo(W.dtype).tiny)
-    if problem.values.shape[-2] == 0:
-        return lower, lower
+    unit = (key_scale * value_scale).to(W.dtype)
+    lower = problem.margins(problem.outputs(W)).amin(1) / W.norm(dim=(1, 2)).clamp_min(tiny)
     r = (1 - problem.gaps(problem.outputs(W_dual))).clamp_min(0)
     per_key = r.sum(2)
     pulled = problem.weigh(r) - per_key[:, :, None] * problem.right
     total = per_key.sum(1)
-    upper = (pulled.mT @ problem.keys).norm(dim=(1, 2)) / total.clamp_min(torch.finfo(W.dtype).tiny)
-    upper = torch.where((total > 0) | lower.isinf(), upper, torch.inf)
-    return lower / norm / unit, torch.where(lower.isinf(), torch.inf, upper / unit)
+    upper = (pulled.mT @ problem.keys).norm(dim=(1, 2)) / total.clamp_min(tiny)
+    upper = upper.masked_fill(total == 0, torch.inf)  # no rival is near: its r say nothing
+    return (lower / unit).masked_fill(alone, torch.inf), (upper / unit).masked_fill(alone, torch.inf)
 
 
 def contradiction(problem: StorageProblem, b: int) -> str:
-    """Name two pairs that no matrix can store together: equal keys with different answers, or equal rival values."""
-    n = int(problem.n[b])
-    keys, targets = problem.keys[b, :n], problem.targets[b, :n].tolist()
-    first: dict[bytes, int] = {}
-    for z, row in enumerate(keys.detach().cpu().double().numpy() + 0.0):  # + 0.0: a −0 is a 0
-        twin = first.setdefault(row.tobytes(), z)
-        if targets[twin] != targets[z] and not problem.own_values and problem.rivals is None:
-            return f"keys {twin} and {z} are equal, but should recall the values {targets[twin]} and {targets[z]}"
+    """Name two pairs that no matrix can store together: equal keys with rival answers, or equal values that compete."""
     if problem.own_values:
         return ""
-    wanted = set(targets)
-    owner: dict[bytes, int] = {}
-    for y, row in enumerate(problem.values[b].detach().cpu().double().numpy() + 0.0):
-        twin = owner.setdefault(row.tobytes(), y)
-        if twin != y and wanted & {twin, y} and problem.rivals is None:
-            return f"values {twin} and {y} are equal, so that no key can tell them apart"
+    n = int(problem.n[b])
+    targets = problem.targets[b, :n].tolist()
+    rivals = problem.all_rivals[b, :n].cpu()
+    for twins in _equal_rows(problem.keys[b, :n]):
+        for z, other in itertools.combinations(twins, 2):
+            y, another = targets[z], targets[other]
+            if y != another and rivals[z, another] and rivals[other, y]:
+                return f"keys {z} and {other} are equal, but should recall the values {y} and {another}"
+    owners: dict[int, list[int]] = {}
+    for z, y in enumerate(targets):
+        owners.setdefault(y, []).append(z)
+    for twins in _equal_rows(problem.values[b]):
+        for y, another in itertools.permutations(twins, 2):
+            if any(rivals[z, another] for z in owners.get(y, ())):
+                return f"values {min(y, another)} and {max(y, another)} are equal, so that no key can tell them apart"
     return ""
+
+
+def _equal_rows(rows: Float[Tensor, "n d"]) -> list[list[int]]:
+    """The indices of rows that are the same, group by group."""
+    groups: dict[bytes, list[int]] = {}
+    for i, row in enumerate(rows.detach().cpu().double().numpy() + 0.0):  # + 0.0: a −0 is a 0
+        groups.setdefault(row.tobytes(), []).append(i)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _together(problem: StorageProblem) -> int:
@@ -178,38 +180,54 @@ def _refuse_nan(problem: StorageProblem) -> None:
             raise ValueError(f"{name} of an association must be finite, but row {int(bad.nonzero()[0, -1])} is not")
 
 
-def _scales(problem: StorageProblem) -> tuple[float, float]:
-    """Root mean square of a coordinate of the keys and of the values, padding left out; 1 if there are none."""
-    counted = (torch.arange(problem.keys.shape[1], device=problem.keys.device) < problem.n[:, None]).double()
-    keys = float((problem.keys.double().square().mean(2) * counted).sum() / counted.sum().clamp_min(1))
-    used = problem.values.double().square().mean(-1)
-    values = float(used.sum() / (used > 0).sum().clamp_min(1))
-    return math.sqrt(keys) or 1.0, math.sqrt(values) or 1.0
+def _scales(problem: StorageProblem) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
+    """Root mean square of a coordinate of the keys, and of the values, of every instance; 1 if there are none."""
 
-
-def _whitening(problem: StorageProblem) -> tuple[Float[Tensor, "b d_in d_in"], Float[Tensor, "b d_out d_out"]]:
-    """(XᵀX/n)^(−1/2) of keys and values; directions without data are left alone."""
-
-    def inverse_root(rows: Tensor) -> Tensor:
+    def scale(rows: Tensor) -> Tensor:
         rows = rows.double()
         used = (rows != 0).any(-1).sum(1).clamp_min(1)
-        eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / used[:, None, None])
-        largest = eigenvalues.amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-        root: Tensor = (vectors * eigenvalues.clamp(min=1e-6 * largest).rsqrt()[:, None]) @ vectors.mT
-        return root
+        root: Tensor = (rows.square().sum((1, 2)) / used / rows.shape[2]).sqrt()
+        return torch.where(root > 0, root, 1.0)
 
-    return inverse_root(problem.keys), inverse_root(problem.values.flatten(1, -2))
+    return scale(problem.keys), scale(problem.values.flatten(1, -2))
 
 
-def _transformed(problem: StorageProblem, to_keys: Tensor | None, to_values: Tensor | None) -> StorageProblem:
-    if to_keys is None or to_values is None:
-        return problem
-    keys = (problem.keys.double() @ to_keys).to(problem.keys.dtype)
-    flat = problem.values.double().flatten(1, -2) @ to_values
-    values = flat.reshape(problem.values.shape).to(problem.values.dtype)
-    return StorageProblem(keys, values, problem.targets, problem.n, problem.rivals)
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """Coordinates to solve a problem in: keys e M_in and values u M_out, so that M_out W M_in has the same scores."""
 
+    M_in: Float[Tensor, "b d_in d_in"]
+    M_out: Float[Tensor, "b d_out d_out"]
 
-def _map_back(W: Tensor, to_keys: Tensor | None, to_values: Tensor | None) -> Tensor:
-    """From whitened coordinates to those of the vectors as given: M_values W M_keys."""
-    return W if to_keys is None or to_values is None else to_values @ W @ to_keys
+    @staticmethod
+    def scaling(problem: StorageProblem) -> "_Frame":
+        """Coordinates of mean square 1."""
+        (keys, values), eye = _scales(problem), partial(torch.eye, dtype=torch.float64, device=problem.keys.device)
+        d_in, d_out = problem.keys.shape[2], problem.values.shape[-1]
+        return _Frame(eye(d_in) / keys[:, None, None], eye(d_out) / values[:, None, None])
+
+    @staticmethod
+    def whitening(problem: StorageProblem) -> "_Frame":
+        """(XᵀX/n)^(−1/2) of keys and of values; a direction without data counts as a thousandth of the largest."""
+
+        def inverse_root(rows: Tensor) -> Tensor:
+            rows = rows.double()
+            used = (rows != 0).any(-1).sum(1).clamp_min(1)
+            eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / used[:, None, None])
+            largest = eigenvalues.amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+            root: Tensor = (vectors * eigenvalues.clamp(min=1e-6 * largest).rsqrt()[:, None]) @ vectors.mT
+            return root
+
+        return _Frame(inverse_root(problem.keys), inverse_root(problem.values.flatten(1, -2)))
+
+    def enter(self, problem: StorageProblem) -> StorageProblem:
+        """The problem in these coordinates."""
+        keys = (problem.keys.double() @ self.M_in).to(problem.keys.dtype)
+        flat = problem.values.double().flatten(1, -2) @ self.M_out
+        values = flat.reshape(problem.values.shape).to(problem.values.dtype)
+        return StorageProblem(keys, values, problem.targets, problem.n, problem.rivals)
+
+    def leave(self, W: Float[Tensor, "b d_out d_in"]) -> Float[Tensor, "b d_out d_in"]:
+        """A matrix found in these coordinates, for the vectors as given, in float64."""
+        back: Tensor = self.M_out @ W.double() @ self.M_in
+        return back

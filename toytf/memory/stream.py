@@ -55,8 +55,9 @@ class AssociationStream:
         if not self.own_rivals:
             return StorageProblem.of(association)
         n_rivals = max(len(association.values) - 1, 0)
-        rivals = torch.stack([self._rows(f"rivals of {z}", n_rivals, self.d_out) for z in range(n)])
-        values = torch.cat([association.values[association.targets][:, None], rivals], 1)
+        rivals = [self._rows(f"rivals of {z}", n_rivals, self.d_out) for z in range(n)]
+        own = torch.stack(rivals) if rivals else torch.empty(0, 0, self.d_out, device=self.device)
+        values = torch.cat([association.values[association.targets][:, None], own], 1)
         targets = torch.zeros_like(association.targets)
         return StorageProblem(association.keys[None], values[None], targets[None], targets.new_tensor([n]))
 

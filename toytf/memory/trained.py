@@ -15,6 +15,8 @@ from toytf.memory.association import Association, Readable
 from toytf.memory.mlp import MLPMemory
 from toytf.theory import rank_fits
 
+Real = int | float
+
 CHECK_EVERY = 16
 """Steps between looks at the accuracy: each one waits for the device."""
 
@@ -28,14 +30,14 @@ class Trained:
     steps: int
 
 
-def train_linear(association: Association, generator: torch.Generator, **options: float) -> Trained:
+def train_linear(association: Association, generator: torch.Generator, **options: Real) -> Trained:
     """F(e) = W e."""
     d_out, d_in = association.values.shape[1], association.keys.shape[1]
     W = _draw(association, generator, d_out, d_in)
     return _train(association, [W], lambda: W, **options)
 
 
-def train_low_rank(association: Association, rank: int, generator: torch.Generator, **options: float) -> Trained:
+def train_low_rank(association: Association, rank: int, generator: torch.Generator, **options: Real) -> Trained:
     """F(e) = A B e with A [d_out rank], B [rank d_in]."""
     d_out, d_in = association.values.shape[1], association.keys.shape[1]
     rank_fits(rank, d_in, d_out)
@@ -43,7 +45,7 @@ def train_low_rank(association: Association, rank: int, generator: torch.Generat
     return _train(association, [A, B], lambda: A @ B, **options)
 
 
-def train_mlp(association: Association, width: int, generator: torch.Generator, **options: float) -> Trained:
+def train_mlp(association: Association, width: int, generator: torch.Generator, **options: Real) -> Trained:
     """F(e) = Vᵀ relu(W e), both layers trained."""
     d_out, d_in = association.values.shape[1], association.keys.shape[1]
     W, V = _draw(association, generator, width, d_in), _draw(association, generator, width, d_out)
@@ -61,15 +63,17 @@ def _train(
     parameters: list[Tensor],
     memory: Callable[[], Readable],
     *,
-    lr: float = 0.1,
-    steps: float = 4000,
-    recall: float = 1.0,
+    lr: Real = 0.1,
+    steps: Real = 4000,
+    recall: Real = 1.0,
 ) -> Trained:
     """Adam until the fraction `recall` is recalled, or for so many steps, on vectors of mean square length 1."""
-    unit = _unit_scale(association)
+    if not len(association.keys):
+        raise ValueError("there are no pairs to train on")
+    unit, steps = _unit_scale(association), int(steps)
     optimizer = torch.optim.Adam(parameters, lr=lr)
     reached = 0.0
-    for step in range(int(steps) + 1):
+    for step in range(steps + 1):
         if step % CHECK_EVERY == 0 or step == steps:
             with torch.no_grad():
                 reached = float(unit.recall(memory()))
