@@ -179,7 +179,12 @@ def test_a_silent_model_has_few_metrics_and_all_are_finite():
     assert names == {
         f"{prefix}{name}{suffix}"
         for name in ("W_KQ1", "W_KQ2", "W_OV2")
-        for prefix, suffix in (("margin/", "_negative"), ("utilisation/", "_stored"))
+        for prefix, suffix in (
+            ("margin/", "_negative"),
+            ("utilisation/", ""),
+            ("utilisation/", "_stored"),
+            ("utilisation/", "_capacity"),
+        )
     }
     for kind in KINDS:
         assert isinstance(probe(kind, task, model).figure(), go.Figure)

@@ -108,8 +108,11 @@ class StorageProblem:
         return StorageProblem(_pad(self.keys, n, 1), _pad(self.values, m, 1), _pad(self.targets, n, 1), self.n, rivals)
 
     def double(self) -> "StorageProblem":
-        """The same in float64."""
-        return StorageProblem(self.keys.double(), self.values.double(), self.targets, self.n, self.rivals)
+        """The same in float64, on the CPU if the device has none."""
+        device = "cpu" if self.keys.device.type == "mps" else self.keys.device
+        keys, values, targets, n = (part.to(device) for part in (self.keys, self.values, self.targets, self.n))
+        rivals = None if self.rivals is None else self.rivals.to(device)
+        return StorageProblem(keys.double(), values.double(), targets, n, rivals)
 
     def scores_of(
         self, outputs: Float[Tensor, "b n d_out"], rows: slice = slice(None), out: Tensor | None = None

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toytf.memory.association import Association
-from toytf.memory.constructions import hebbian
 from toytf.memory.problem import StorageProblem
 from toytf.memory.solver import Decision, Status, certificates, decide
 from toytf.randomness import generator
@@ -37,7 +36,7 @@ def decide_rank(association: Association, rank: int, *, iterations: int = 600) -
     if not bool(problem.has_rivals.any()) or full.status is Status.INFEASIBLE:
         return full
     exact = problem.double()
-    start = _hebbian_factors(association, rank)
+    start = _hebbian_factors(exact.keys[0], exact.right[0], rank)
     steps, best = 0, Decision(Status.UNKNOWN, full.W, -math.inf, full.margin_upper, 0)
     for noise in STARTS:
         shake = torch.randn(start.shape, generator=generator(rank, "rank start"), dtype=start.dtype)
@@ -46,16 +45,17 @@ def decide_rank(association: Association, rank: int, *, iterations: int = 600) -
         lower = float(certificates(exact, W[None], W[None])[0])
         status = Status.FEASIBLE if lower > 0 else Status.UNKNOWN
         if lower > best.margin_lower:
-            best = Decision(status, W.to(association.keys.dtype), lower, full.margin_upper, steps)
+            best = Decision(status, W.to(association.keys), lower, full.margin_upper, steps)
         if lower > 0:
             break
     return replace(best, iterations=steps)
 
 
-def _hebbian_factors(association: Association, rank: int) -> Float[Tensor, "d rank"]:
-    """A over B, with A Bᵀ the Hebbian matrix cut to a rank and scaled to a mean right score of 1; in float64."""
-    keys, right = association.keys.double(), association.values[association.targets].double()
-    U, s, Vh = torch.linalg.svd(hebbian(association).double(), full_matrices=False)
+def _hebbian_factors(
+    keys: Float[Tensor, "n d_in"], right: Float[Tensor, "n d_out"], rank: int
+) -> Float[Tensor, "d rank"]:
+    """A over B, with A Bᵀ the Hebbian matrix Σ u_{f(z)} e_zᵀ cut to a rank and scaled to a mean right score of 1."""
+    U, s, Vh = torch.linalg.svd(right.T @ keys, full_matrices=False)
     A, B = U[:, :rank] * s[:rank].sqrt(), Vh[:rank].T * s[:rank].sqrt()
     scale = float(((keys @ B @ A.T) * right).sum(1).mean().abs())
     factors: Tensor = torch.cat([A, B]) / max(scale, torch.finfo(A.dtype).tiny) ** 0.5

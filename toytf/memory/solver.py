@@ -68,7 +68,8 @@ def decide(
         groups = torch.split(torch.arange(len(problem.keys), device=problem.keys.device), together)
         alone = partial(decide, tolerance=tolerance, iterations=iterations, whiten=whiten)
         return [decision for group in groups for decision in alone(problem.select(group))]
-    frame = _Frame.whitening(problem) if whiten else _Frame.scaling(problem)
+    exact = problem.double()
+    frame = _Frame.whitening(exact) if whiten else _Frame.scaling(exact)
     found = descend(frame.enter(problem), iterations=iterations, tolerance=float(tolerance))
     return _decisions(problem, frame, found, found.bound < tolerance)
 
@@ -85,7 +86,7 @@ def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: in
         for n, m in zip(problem.n.tolist(), problem.n_values.tolist(), strict=True)
     ]
     decay = problem.keys.new_tensor([max(kappa, 0.1) ** 2 * d_in * d_out / 300 for kappa in expected])
-    frame = _Frame.scaling(problem)
+    frame = _Frame.scaling(problem.double())
     found = descend(frame.enter(problem), iterations=iterations, decay=decay, gap=float(gap))
     return _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
 
@@ -99,7 +100,7 @@ def _decisions(problem: StorageProblem, frame: "_Frame", found: Found, impossibl
         reason = "" if lower > 0 else contradiction(problem, b)
         refuted = bool(reason) or bool(impossible[b])
         status = Status.FEASIBLE if lower > 0 else Status.INFEASIBLE if refuted else Status.UNKNOWN
-        matrix, iterations = W[b].to(problem.keys.dtype), int(found.iterations[b])
+        matrix, iterations = W[b].to(problem.keys), int(found.iterations[b])
         decisions.append(Decision(status, matrix, lower, upper, iterations, reason))
     return decisions
 
@@ -184,7 +185,6 @@ def _scales(problem: StorageProblem) -> tuple[Float[Tensor, "b"], Float[Tensor, 
     """Root mean square of a coordinate of the keys, and of the values, of every instance; 1 if there are none."""
 
     def scale(rows: Tensor) -> Tensor:
-        rows = rows.double()
         used = (rows != 0).any(-1).sum(1).clamp_min(1)
         root: Tensor = (rows.square().sum((1, 2)) / used / rows.shape[2]).sqrt()
         return torch.where(root > 0, root, 1.0)
@@ -194,7 +194,10 @@ def _scales(problem: StorageProblem) -> tuple[Float[Tensor, "b"], Float[Tensor, 
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """Coordinates to solve a problem in: keys e M_in and values u M_out, so that M_out W M_in has the same scores."""
+    """Coordinates to solve a problem in: keys e M_in and values u M_out, so that M_out W M_in has the same scores.
+
+    In float64: built from a problem in float64, entered by one of any precision.
+    """
 
     M_in: Float[Tensor, "b d_in d_in"]
     M_out: Float[Tensor, "b d_out d_out"]
@@ -211,7 +214,6 @@ class _Frame:
         """(XᵀX/n)^(−1/2) of keys and of values; a direction without data counts as a thousandth of the largest."""
 
         def inverse_root(rows: Tensor) -> Tensor:
-            rows = rows.double()
             used = (rows != 0).any(-1).sum(1).clamp_min(1)
             eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / used[:, None, None])
             largest = eigenvalues.amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
@@ -222,12 +224,12 @@ class _Frame:
 
     def enter(self, problem: StorageProblem) -> StorageProblem:
         """The problem in these coordinates."""
-        keys = (problem.keys.double() @ self.M_in).to(problem.keys.dtype)
-        flat = problem.values.double().flatten(1, -2) @ self.M_out
-        values = flat.reshape(problem.values.shape).to(problem.values.dtype)
+        exact = problem.double()
+        keys = (exact.keys @ self.M_in).to(problem.keys)
+        values = (exact.values.flatten(1, -2) @ self.M_out).reshape(problem.values.shape).to(problem.values)
         return StorageProblem(keys, values, problem.targets, problem.n, problem.rivals)
 
     def leave(self, W: Float[Tensor, "b d_out d_in"]) -> Float[Tensor, "b d_out d_in"]:
         """A matrix found in these coordinates, for the vectors as given, in float64."""
-        back: Tensor = self.M_out @ W.double() @ self.M_in
+        back: Tensor = self.M_out @ W.to(self.M_in) @ self.M_in
         return back

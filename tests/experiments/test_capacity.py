@@ -1,0 +1,337 @@
+"""The experiment capacity: what its numbers are, how they hang together, and what the theory beside them is."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+import toytf
+from toytf import theory
+from toytf.experiments import capacity, memory_config
+from toytf.experiments.capacity import Case, cases
+from toytf.experiments.memory_config import EXACT, NARROW, PAIRED, WIDE, CapacityConfig, Rule, StoredRule
+from toytf.memory.rules import BUILDERS, TRAINERS
+from toytf.plugins import load_config
+
+Run = Callable[..., toytf.Run]
+
+SEVERAL: dict[str, Any] = {
+    "rules": ["optimum", "hebbian", "low_rank_optimum", "mlp_h2", "trained_linear"],
+    "dimensions": [4, 6],
+    "widths": [3, 4],
+    "draws": 4,
+    "seeds": [0, 1],
+    "trained": {"lr": 0.3, "steps": 100},
+}
+PREDICTED = ("optimum", "hebbian", "low_rank_optimum", "trained_linear")
+
+
+@pytest.fixture(scope="module")
+def capacity_of(run_quietly: Run) -> Run:
+    """A run of the experiment capacity: `capacity_of(rules=[…], dimensions=[…])`."""
+
+    def run(**config: Any) -> toytf.Run:
+        return run_quietly(experiment="capacity", **{"draws": 4, **config})
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def several(capacity_of: Run) -> toytf.Run:
+    return capacity_of(**SEVERAL)
+
+
+def rows(run: toytf.Run) -> list[dict[str, float]]:
+    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+
+
+# --- what is written
+
+
+def test_every_rule_is_measured_at_every_size_and_at_every_width_if_it_has_one(several: toytf.Run) -> None:
+    names = [case.name for case in cases(several.config)]
+    full = [f"{rule}_d{d}" for rule in ("optimum", "hebbian", "trained_linear") for d in (4, 6)]
+    narrow = [f"{rule}_d{d}_m{m}" for rule in ("low_rank_optimum", "mlp_h2") for d in (4, 6) for m in (3, 4)]
+    assert sorted(names) == sorted(full + narrow)
+    for name in names:
+        groups = ["capacity", "load", "facts_per_parameter", "bits_per_parameter"]
+        if not name.startswith("mlp_h2"):  # no law at finite size
+            groups += ["theory/capacity", "theory/load", "over_theory"]
+        assert {f"{group}/{name}" for group in groups} <= set(several.summary)
+    assert not any(name.startswith(("theory/capacity/mlp", "over_theory/mlp")) for name in several.summary)
+
+
+def test_a_row_is_one_seed_of_one_case_and_the_last_row_of_a_seed_has_the_fits(several: toytf.Run) -> None:
+    found = [
+        (row["seed"], [name.partition("/")[2] for name in row if name.startswith("load/")]) for row in rows(several)
+    ]
+    expected = [(seed, [case.name]) for case in cases(several.config) for seed in (0, 1)]
+    assert found == [*expected, (0, []), (1, [])]
+    assert all(row["step"] == 0 for row in rows(several))
+    assert all(math.isfinite(value) for row in rows(several) for value in row.values())
+
+
+def test_load_bits_and_facts_follow_from_the_capacity(several: toytf.Run) -> None:
+    by_name = {case.name: case for case in cases(several.config)}
+    for row in rows(several)[:-2]:
+        name = next(key for key in row if key.startswith("load/")).partition("/")[2]
+        case, p = by_name[name], row[f"capacity/{name}"]
+        d = case.d_in
+        n_parameters = 2 * case.width * d if case.width else d * d
+        assert row[f"load/{name}"] == pytest.approx(p * math.log(p) / d**2)
+        assert row[f"facts_per_parameter/{name}"] == pytest.approx(p / n_parameters)
+        assert row[f"bits_per_parameter/{name}"] == pytest.approx(p * math.log2(p) / n_parameters)
+        if case.rule in PREDICTED:
+            predicted = row[f"theory/capacity/{name}"]
+            assert row[f"over_theory/{name}"] == pytest.approx(p / predicted)
+            assert row[f"theory/load/{name}"] == pytest.approx(predicted * math.log(predicted) / d**2)
+
+
+def test_a_search_tells_the_pairs_between_which_the_answer_changed(several: toytf.Run) -> None:
+    for row in rows(several)[:-2]:
+        name = next(key for key in row if key.startswith("load/")).partition("/")[2]
+        searched = not name.startswith(("hebbian", "mlp"))
+        assert (f"capacity/{name}/feasible" in row) == searched
+        if searched:
+            low, high = row[f"capacity/{name}/feasible"], row[f"capacity/{name}/infeasible"]
+            assert high - low == 1
+            assert row[f"capacity/{name}"] == (low + high) / 2
+
+
+def test_the_summary_has_mean_and_spread_over_seeds(several: toytf.Run) -> None:
+    for name in ("capacity/optimum_d4", "load/hebbian_d6", "exponent/optimum", "width_exponent/mlp_h2_d6"):
+        a, b = (row[name] for row in rows(several) if name in row)
+        assert several.summary[name] == pytest.approx((a + b) / 2)
+        assert several.summary[f"{name}/std"] == pytest.approx(abs(a - b) / math.sqrt(2))  # n − 1 in the denominator
+    assert several.summary["theory/capacity/optimum_d4/std"] == 0
+
+
+def test_an_exponent_is_the_slope_in_logarithms(several: toytf.Run) -> None:
+    """Between two points the least-squares slope is the quotient of differences."""
+    found = several.history.groupby("seed").last()
+
+    def slope(columns: tuple[str, str], x: tuple[int, int]) -> np.ndarray:
+        small, large = (np.log(found[column].to_numpy()) for column in columns)
+        return (large - small) / math.log(x[1] / x[0])
+
+    for prefix in ("", "theory/"):
+        by_size = (f"{prefix}capacity/low_rank_optimum_d4_m3", f"{prefix}capacity/low_rank_optimum_d6_m3")
+        by_width = (f"{prefix}capacity/low_rank_optimum_d6_m3", f"{prefix}capacity/low_rank_optimum_d6_m4")
+        np.testing.assert_allclose(found[f"{prefix}exponent/low_rank_optimum_m3"], slope(by_size, (4, 6)), atol=1e-9)
+        np.testing.assert_allclose(
+            found[f"{prefix}width_exponent/low_rank_optimum_d6"], slope(by_width, (3, 4)), atol=1e-9
+        )
+    full = ("capacity/optimum_d4", "capacity/optimum_d6")
+    np.testing.assert_allclose(found["exponent/optimum"], slope(full, (4, 6)), atol=1e-9)
+
+
+def test_over_three_sizes_the_exponent_is_their_least_squares_fit(capacity_of: Run) -> None:
+    run = capacity_of(rules=["hebbian"], dimensions=[4, 5, 8])
+    points = [run.summary[f"capacity/hebbian_d{d}"] for d in (4, 5, 8)]
+    assert run.summary["exponent/hebbian"] == pytest.approx(np.polyfit(np.log([4, 5, 8]), np.log(points), 1)[0])
+
+
+def test_one_size_has_no_exponent(capacity_of: Run) -> None:
+    assert not any("exponent" in name for name in capacity_of(rules=["hebbian"], dimensions=[4]).summary)
+
+
+def test_sizes_of_one_area_have_no_exponent(capacity_of: Run) -> None:
+    """4 × 4 and 2 × 8 are one point on the axis √(d_in d_out): no line goes through it."""
+    assert "exponent/hebbian" not in capacity_of(rules=["hebbian"], dimensions=[4, [2, 8]]).summary
+
+
+# --- what is measured
+
+
+def test_the_optimum_at_dimension_8_stores_23_6_pairs(capacity_of: Run) -> None:
+    """23.75 ± 0.15 over 100 seeds with a standard deviation of 1.5: the mean of 8 has a standard error of 0.5."""
+    run = capacity_of(rules=["optimum"], dimensions=[8], seeds=list(range(8)))
+    assert run.summary["capacity/optimum_d8"] == pytest.approx(23.6, abs=1.5)
+    assert run.summary["capacity/optimum_d8/std"] < 4
+    assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(22.2, abs=0.25)
+
+
+def test_hebb_at_dimension_16_stores_12_pairs_faultlessly_in_half_of_the_draws(capacity_of: Run) -> None:
+    """Measured by other means: p50 = 12.2, p log p / d² = 0.119, to 10 %."""
+    run = capacity_of(rules=["hebbian"], dimensions=[16], draws=32, seeds=[0, 1, 2, 3])
+    assert run.summary["capacity/hebbian_d16"] == pytest.approx(12.2, abs=1.2)
+    assert run.summary["load/hebbian_d16"] == pytest.approx(0.119, abs=0.018)
+
+
+def test_hebb_at_dimension_32_recalls_99_percent_of_26_pairs(capacity_of: Run) -> None:
+    run = capacity_of(rules=["hebbian"], dimensions=[32], criterion=0.99, draws=32, seeds=[0, 1])
+    assert run.summary["capacity/hebbian_d32"] == pytest.approx(26, abs=3)
+    assert run.summary["theory/capacity/hebbian_d32"] == pytest.approx(theory.hebbian_capacity(32, accuracy=0.99))
+
+
+def test_the_less_has_to_be_recalled_the_more_is_stored(capacity_of: Run) -> None:
+    found = [
+        capacity_of(rules=["hebbian"], dimensions=[8], criterion=criterion, draws=16).summary["capacity/hebbian_d8"]
+        for criterion in ("all", 0.9, 0.5)
+    ]
+    assert found == sorted(found)
+    assert found[2] > 2 * found[0]
+
+
+def test_criterion_1_is_criterion_all(capacity_of: Run) -> None:
+    one, all_of_them = (capacity_of(rules=["hebbian"], dimensions=[6], criterion=criterion) for criterion in (1, "all"))
+    assert one.metrics_file.read_bytes() == all_of_them.metrics_file.read_bytes()
+
+
+def test_training_reaches_a_lower_criterion_with_more_pairs(capacity_of: Run) -> None:
+    full, most = (
+        capacity_of(rules=["trained_linear"], dimensions=[6], criterion=criterion, trained={"lr": 0.3, "steps": 100})
+        for criterion in ("all", 0.8)
+    )
+    assert most.summary["capacity/trained_linear_d6"] > full.summary["capacity/trained_linear_d6"]
+    assert "theory/capacity/trained_linear_d6" not in most.summary  # the law is for all pairs
+
+
+def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run) -> None:
+    run = capacity_of(rules=["optimum", "hebbian"], dimensions=[[3, 12], [9, 6]])
+    for name, (d_in, d_out) in {"d3x12": (3, 12), "d9x6": (9, 6)}.items():
+        p = run.summary[f"capacity/optimum_{name}"]
+        assert run.summary[f"load/optimum_{name}"] == pytest.approx(p * math.log(p) / (d_in * d_out))
+        assert run.summary[f"facts_per_parameter/optimum_{name}"] == pytest.approx(p / (d_in * d_out))
+        assert run.summary[f"theory/capacity/optimum_{name}"] == pytest.approx(theory.capacity(d_in, d_out))
+        hebbian = theory.hebbian_capacity(math.sqrt(d_in * d_out))
+        assert run.summary[f"theory/capacity/hebbian_{name}"] == pytest.approx(hebbian)
+    assert Case("low_rank", (3, 12), 2).name == "low_rank_d3x12_m2"
+    assert Case("low_rank", (3, 12), 2).n_parameters == 2 * (3 + 12)
+
+
+def test_with_shared_answers_the_law_is_that_of_so_many_classes(capacity_of: Run) -> None:
+    """p δ(V) = d², and each fact is worth log₂ V bits."""
+    run = capacity_of(rules=["optimum", "hebbian"], dimensions=[6], data={"n_answers": 16})
+    p = run.summary["capacity/optimum_d6"]
+    predicted = 36 / theory.statistical_dimension(16).value
+    assert run.summary["theory/capacity/optimum_d6"] == pytest.approx(predicted)
+    assert p / predicted == pytest.approx(1, abs=0.5)  # one seed at a small size
+    assert run.summary["bits_per_parameter/optimum_d6"] == pytest.approx(p * math.log2(16) / 36)
+    assert "theory/capacity/hebbian_d6" not in run.summary  # Hebb's law is for an answer each
+
+
+def test_two_answers_are_a_linear_classification_of_2_d_points(capacity_of: Run) -> None:
+    """Cover's count: u₀ − u₁ makes a vector of the matrix, and a vector separates 2d random points in half of draws."""
+    run = capacity_of(rules=["optimum"], dimensions=[8], data={"n_answers": 2}, seeds=list(range(8)))
+    assert run.summary["capacity/optimum_d8"] == pytest.approx(16, abs=2.5)  # standard deviation 3, of 8 seeds 1
+    if "theory/capacity/optimum_d8" in run.summary:
+        assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(16, abs=1)
+
+
+def test_gaussian_vectors_are_stored_worse_by_hebb_and_have_no_law_there(capacity_of: Run) -> None:
+    """Norms differ, and long vectors drown short ones: about half of the 12.2 pairs on the sphere."""
+    run = capacity_of(rules=["hebbian", "optimum"], dimensions=[16], data={"law": "gaussian"}, draws=32, seeds=[0, 1])
+    assert run.summary["capacity/hebbian_d16"] == pytest.approx(6.3, abs=1.3)
+    assert "theory/capacity/hebbian_d16" not in run.summary
+    assert run.summary["over_theory/optimum_d16"] == pytest.approx(63.1 / 61.6, abs=0.1)  # sd over seeds 2.8 of 63
+
+
+def test_rivals_of_its_own_spare_hebb_half_of_the_crosstalk(capacity_of: Run) -> None:
+    run = capacity_of(rules=["hebbian", "hebbian_decoupled", "optimum", "optimum_decoupled"], dimensions=[8], draws=32)
+    shared, own = (run.summary[f"capacity/hebbian{suffix}_d8"] for suffix in ("", "_decoupled"))
+    assert own > shared
+    assert run.summary["theory/capacity/hebbian_d8"] == pytest.approx(theory.hebbian_capacity(8, crosstalk=2.0))
+    decoupled = run.summary["theory/capacity/hebbian_decoupled_d8"]
+    assert decoupled == pytest.approx(theory.hebbian_capacity(8, crosstalk=1.0))
+    same_law = [run.summary[f"theory/capacity/optimum{suffix}_d8"] for suffix in ("", "_decoupled")]
+    assert same_law[0] == same_law[1]
+    assert run.summary["capacity/optimum_decoupled_d8"] == pytest.approx(23.6, abs=6)  # one seed: four deviations
+
+
+# --- the names of the rules
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+def test_every_rule_can_be_run(rule: str, capacity_of: Run) -> None:
+    width = {"widths": [3]} if rule in WIDE else {}
+    run = capacity_of(rules=[rule], dimensions=[4], trained={"lr": 0.3, "steps": 50}, **width)
+    name = f"{rule}_d4" + ("_m3" if width else "")
+    assert run.finished
+    assert 1 <= run.summary[f"capacity/{name}"] < 100
+
+
+@pytest.mark.parametrize("rule", ["low_rank", "trained_low_rank", "mlp_relu", "mlp_least_squares"])
+def test_a_width_of_1_is_enough_to_run(rule: str, capacity_of: Run) -> None:
+    run = capacity_of(rules=[rule], dimensions=[2], widths=[1], trained={"steps": 50})
+    assert math.isfinite(run.summary[f"capacity/{rule}_d2_m1"])
+
+
+def test_a_config_may_name_what_can_be_built_and_nothing_else() -> None:
+    rules, stored = set(get_args(Rule)), set(get_args(StoredRule))
+    assert {rule for rule in stored if not rule.endswith("_decoupled")} == set(BUILDERS)
+    assert {rule.removesuffix("_decoupled") for rule in rules} <= set(BUILDERS)
+    assert set(TRAINERS) == {rule for rule in rules if rule.startswith("trained_")}
+    assert set(NARROW) < set(WIDE) <= rules
+    assert set(EXACT) <= rules
+    assert set(PAIRED) == stored - rules - {"max_margin", "noisy_gradient_step"}
+
+
+# --- reproducible
+
+
+def test_the_same_config_gives_the_same_bytes_and_another_seed_others(capacity_of: Run) -> None:
+    config = {"rules": ["hebbian", "optimum", "trained_linear"], "dimensions": [4], "trained": {"steps": 50}}
+    first, again, other = (capacity_of(**config, seeds=[seed]).metrics_file.read_bytes() for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_a_seed_is_the_same_alone_and_among_others(several: toytf.Run, capacity_of: Run) -> None:
+    alone = capacity_of(**{**SEVERAL, "seeds": [1]})
+    assert rows(alone) == [row for row in rows(several) if row["seed"] == 1]
+
+
+# --- every field changes something: what the config has besides, and what is changed
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "rules": ({}, {"rules": ["ridge"]}),
+    "dimensions": ({}, {"dimensions": [5]}),
+    "widths": ({"rules": ["low_rank"], "widths": [2]}, {"widths": [3]}),
+    "data.law": ({}, {"data": {"law": "gaussian"}}),
+    "data.n_answers": ({}, {"data": {"n_answers": 3}}),
+    "criterion": ({}, {"criterion": 0.9}),
+    "resolution": ({"rules": ["optimum"], "dimensions": [8]}, {"resolution": 0.5}),
+    "draws": ({}, {"draws": 5}),
+    "iterations": ({"rules": ["optimum"]}, {"iterations": 1}),
+    "tolerance": ({"rules": ["optimum"], "dimensions": [6]}, {"tolerance": 1.0}),
+    "trained.lr": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 20, "lr": 1e-3}}),
+    "trained.steps": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 1}}),
+    "seeds": ({}, {"seeds": [1]}),
+}
+ELSEWHERE = {"experiment", "device", "threads", "logging"}
+"""Of the machine, tested below, and the same for all experiments."""
+
+
+def test_the_table_of_changes_has_every_field() -> None:
+    sections = {"data": memory_config.DataConfig, "trained": memory_config.TrainedConfig}
+    nested = {f"{name}.{field}" for name, section in sections.items() for field in section.model_fields}
+    assert set(CHANGES) == set(CapacityConfig.model_fields) - ELSEWHERE - set(sections) | nested
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_every_field_changes_what_is_measured(field: str, capacity_of: Run) -> None:
+    besides, change = CHANGES[field]
+    config = {"rules": ["hebbian"], "dimensions": [4], **besides}
+    before, after = capacity_of(**config), capacity_of(**{**config, **change})
+    assert before.metrics_file.read_bytes() != after.metrics_file.read_bytes()
+
+
+def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    capacity_of(rules=["hebbian"], dimensions=[4], threads=2)
+    assert set(used) == {1}
+    monkeypatch.setattr(capacity, "WORTH_TWO_THREADS", 0)
+    capacity_of(rules=["hebbian"], dimensions=[4], threads=2)
+    assert used[-2:] == [2, 1]  # and back to what the process had
+
+
+def test_a_shipped_config_of_a_capacity_is_made_of_cases_that_have_unlike_names() -> None:
+    for name in ("linear", "low_rank", "mlp", "rules"):
+        found = [case.name for case in cases(load_config(f"configs/capacity/{name}.yaml"))]
+        assert len(found) == len(set(found)) > 1

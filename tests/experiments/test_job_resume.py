@@ -1,0 +1,196 @@
+"""An experiment that is a list of jobs, stopped anywhere and resumed, ends as if it had not been."""
+
+import errno
+import json
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+import toytf
+from toytf.errors import Interrupted, RunFailed
+from toytf.experiments import capacity, storage
+from toytf.experiments.jobs import Rows
+from toytf.training.loop import MetricsFile
+
+if TYPE_CHECKING:
+    from conftest import Ended
+
+QUIET: dict[str, Any] = {"seeds": [0, 1], "device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
+CAPACITY = {"experiment": "capacity", "rules": ["hebbian", "optimum"], "dimensions": [3, 5], "draws": 4, **QUIET}
+STORAGE = {"experiment": "storage", "rules": ["hebbian", "ridge", "mlp_h2"], "dimension": 4, "n": 6, "width": 5, **QUIET}
+EXPERIMENTS = {"capacity": (CAPACITY, capacity), "storage": (STORAGE, storage)}
+
+Measure = Callable[..., Rows]
+
+
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def experiment(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def config(experiment: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / f"{experiment}.yaml"
+    path.write_text(yaml.safe_dump(EXPERIMENTS[experiment][0]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
+    """The run that nothing stopped."""
+    return toytf.run(config, out=tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def watch(experiment: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], list[Any]]:
+    """Call a function with the number of each job before it is done; gives the list of what was asked of the jobs."""
+    module = EXPERIMENTS[experiment][1]
+    real: Measure = module._measure
+
+    def install(before: Callable[[int], None]) -> list[Any]:
+        asked: list[Any] = []
+
+        def measure(config: Any, what: Any, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
+            asked.append((getattr(what, "name", what), list(seeds)))
+            before(len(asked))
+            return real(config, what, seeds, stopping)
+
+        monkeypatch.setattr(module, "_measure", measure)
+        return asked
+
+    return install
+
+
+def test_interrupted_it_says_how_to_go_on_and_ends_the_same(
+    config: Path,
+    whole: toytf.Run,
+    watch: Callable[[Callable[[int], None]], list[Any]],
+    invoke: "Callable[..., Ended]",
+    tmp_path: Path,
+) -> None:
+    asked = watch(lambda job: signal.raise_signal(signal.SIGINT) if job == 3 else None)
+    stopped = invoke("run", config, "--out", tmp_path / "run")
+    assert stopped.code == 130
+    last = stopped.err.strip().splitlines()[-1]
+    assert "Traceback" not in stopped.err
+    assert last.startswith("toytf: stopped before ")
+    assert asked[2][0] in last
+    done = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert done.count(b"\n") == 4  # two jobs, two seeds
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+    again = last.partition("to go on: ")[2].split()
+    assert again[0] == "toytf"
+    assert invoke(*again[1:]).code == 0
+    assert [name for name, _ in asked[3:]] == [name for name, _ in asked[2:3]] + [name for name, _ in asked[4:]]
+    assert asked[0] not in asked[3:]  # what was done is not done again
+    assert asked[1] not in asked[3:]
+    _is_the_same(toytf.Run.open(tmp_path / "run"), whole)
+
+
+def test_interrupted_from_python_it_raises(
+    config: Path, watch: Callable[[Callable[[int], None]], list[Any]], tmp_path: Path
+) -> None:
+    watch(lambda job: signal.raise_signal(signal.SIGINT) if job == 1 else None)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match="--resume"):
+        toytf.run(config, out=tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("rows", range(9))
+def test_killed_after_any_row_and_resumed_it_ends_the_same(
+    rows: int, experiment: str, config: Path, whole: toytf.Run, tmp_path: Path
+) -> None:
+    """The row that was being written when the process died is torn in the middle."""
+    lines = whole.metrics_file.read_bytes().splitlines(keepends=True)
+    if rows >= len(lines):
+        pytest.skip(f"{experiment} has fewer rows")
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
+    (out / "metrics.jsonl").write_bytes(b"".join(lines[:rows]) + lines[rows][: len(lines[rows]) // 2])
+    _is_the_same(toytf.run(config, out=out, resume=True), whole)
+
+
+def test_a_full_disk_loses_no_row_that_was_written(
+    config: Path, whole: toytf.Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real, written = MetricsFile.append, []
+
+    def fills_up(self: MetricsFile, row: dict[str, float]) -> None:
+        if len(written) == 3:
+            with self.path.open("a") as file:
+                file.write(json.dumps(row)[:20])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(row)
+        real(self, row)
+
+    monkeypatch.setattr(MetricsFile, "append", fills_up)
+    with pytest.raises(RunFailed, match=r"disk is full.*--resume"):
+        toytf.run(config, out=tmp_path / "run")
+    monkeypatch.undo()
+    assert len(toytf.Run.open(tmp_path / "run").history) == 3
+    _is_the_same(toytf.run(config, out=tmp_path / "run", resume=True), whole)
+
+
+def test_a_seed_that_is_missing_is_done_alone(
+    config: Path, whole: toytf.Run, watch: Callable[[Callable[[int], None]], list[Any]], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
+    (out / "metrics.jsonl").write_bytes(b"".join(whole.metrics_file.read_bytes().splitlines(keepends=True)[:3]))
+    asked = watch(lambda job: None)
+    _is_the_same(toytf.run(config, out=out, resume=True), whole)
+    assert asked[0][1] == [1]
+    assert asked[1][1] == [0, 1]
+
+
+def test_the_seconds_of_every_job_are_kept(whole: toytf.Run) -> None:
+    timing = json.loads((whole.directory / "timing.json").read_text())
+    first = [name for name in whole.history.columns if name in timing]
+    assert len(timing) == len(first) > 2
+    assert all(seconds > 0 for seconds in timing.values())
+
+
+def test_a_finished_run_is_left_alone(
+    config: Path, whole: toytf.Run, watch: Callable[[Callable[[int], None]], list[Any]]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.directory.rglob("*")}
+    asked = watch(lambda job: None)
+    toytf.run(config, out=whole.directory, resume=True)
+    assert asked == []
+    assert {path: path.stat().st_mtime_ns for path in whole.directory.rglob("*")} == before
+
+
+def test_a_run_that_was_refused_before_its_first_row_frees_its_directory(
+    config: Path, watch: Callable[[Callable[[int], None]], list[Any]], invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    """The corrected command must work: the directory may not be taken by what was wrong."""
+    wrong = [True]
+
+    def refuse(job: int) -> None:
+        if wrong:
+            raise ValueError("these pairs cannot be drawn")
+
+    watch(refuse)
+    ended = invoke("run", config, "--out", tmp_path / "run")
+    assert ended.code == 2
+    assert "these pairs cannot be drawn" in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err
+    wrong.clear()
+    assert invoke("run", config, "seeds=[2]", "--out", tmp_path / "run").code == 0
+
+
+def _is_the_same(run: toytf.Run, whole: toytf.Run) -> None:
+    assert run.summary_file.read_bytes() == whole.summary_file.read_bytes()
+    assert run.config_file.read_bytes() == whole.config_file.read_bytes()
+    found, expected = (sorted(one.metrics_file.read_text().splitlines()) for one in (run, whole))
+    assert found == expected
+    assert run.report_file.is_file()
