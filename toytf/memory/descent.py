@@ -106,6 +106,8 @@ def descend(
         if iteration % RESCORE_EVERY == 0:
             found.update(alive, best)
             kept = opened.nonzero()[:, 0]
+            if not len(kept):
+                break
             state, best, alive, opened = state.rescored(kept), best.select(kept), alive[kept], opened[kept]
         best.consider(state.point, *state.look(), opened)
         if decay is None:
