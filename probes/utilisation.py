@@ -15,7 +15,7 @@ from toytf.task import Batch, Reference, Task
 
 
 class Utilisation(Probe):
-    """`utilisation/<memory>`, and the `_stored` pairs and the `_capacity` it is the ratio of."""
+    """`utilisation/<memory>`, and the pairs `/stored` and the `/capacity` it is the ratio of."""
 
     config: UtilisationConfig
 
@@ -30,8 +30,8 @@ class Utilisation(Probe):
             name, theory = f"utilisation/{held.name}", measured.theory
             if "capacity" in measured.metrics:
                 capacity = measured.metrics["capacity"]
-                metrics |= {name: measured.metrics["utilisation"], f"{name}_capacity": capacity}
+                metrics |= {name: measured.metrics["utilisation"], f"{name}/capacity": capacity}
                 references[name] = Reference(pairs / capacity, pairs * chance / capacity, theory["utilisation"])
-            metrics[f"{name}_stored"] = measured.metrics["stored"]
-            references[f"{name}_stored"] = Reference(pairs, pairs * chance, theory.get("stored"))
+            metrics[f"{name}/stored"] = measured.metrics["stored"]
+            references[f"{name}/stored"] = Reference(pairs, pairs * chance, theory.get("stored"))
         return ProbeResult(metrics, references)

@@ -39,6 +39,9 @@ def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:
         by_path: dict[str, list[ErrorDetails]] = {}
         for problem in error.errors(include_url=False):
             by_path.setdefault(_path(problem["loc"], data), []).append(problem)
+        for path in [path for path, problems in by_path.items() if problems[0]["type"] == "too_short"]:
+            if any(other.startswith(f"{path}.") for other in by_path):
+                del by_path[path]  # too short only because an entry is wrong
         path, problems = next(iter(by_path.items()))
         more = f" (and {len(by_path) - 1} more)" if len(by_path) > 1 else ""
         raise UserError(f"{label}: {_sentence(path, problems)}{more}") from None
@@ -118,6 +121,8 @@ def _path(location: Sequence[int | str], data: Any) -> str:
             break
         if isinstance(data, Mapping) and part not in data and i + 1 < len(location):
             continue  # only a tag: a key that is missing comes last
+        if isinstance(data, list) and not isinstance(part, int):
+            continue  # the label of a union
         if at_entry and isinstance(data, Mapping) and part in (data.get("experiment"), data.get("kind")):
             at_entry = False
             continue

@@ -107,8 +107,9 @@ def histograms(
 ) -> go.Figure:
     """Samples as densities, one panel below the other: panels[panel][label], and named vertical lines[panel][label]."""
     figure, in_legend = _panels(panels), _first_of_each()
-    for row, (panel, samples) in enumerate(panels.items(), start=1):
-        edges = np.histogram_bin_edges(np.concatenate(list(samples.values())), bins=_BINS)
+    for row, (panel, all_samples) in enumerate(panels.items(), start=1):
+        samples = {label: values for label, values in all_samples.items() if len(values)}
+        edges = np.histogram_bin_edges(np.concatenate([*samples.values()]) if samples else [], bins=_BINS)
         tallest = 0.0
         for i, (label, values) in enumerate(samples.items()):
             density = np.histogram(values, edges, density=True)[0]
@@ -163,8 +164,10 @@ class PowerLaw:
         self.theory.append(theory)
 
 
-def power_laws(laws: Mapping[str, PowerLaw], title: str, *, x: str, y: str) -> go.Figure:
-    """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory."""
+def power_laws(
+    laws: Mapping[str, PowerLaw], title: str, *, x: str, y: str, guides: Mapping[str, Callable[[float], float]]
+) -> go.Figure:
+    """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory, dotted guides."""
     figure = go.Figure()
     for i, (label, law) in enumerate(laws.items()):
         colour = COLOURS[i % len(COLOURS)]
@@ -180,6 +183,9 @@ def power_laws(laws: Mapping[str, PowerLaw], title: str, *, x: str, y: str) -> g
             )
             figure.add_trace(curve)
     ticks = sorted({value for law in laws.values() for value in law.x})
+    for label, guide in guides.items():
+        dotted = {"color": "gray", "dash": "dot", "width": 1.5}
+        figure.add_trace(go.Scatter(x=ticks, y=[*map(guide, ticks)], name=label, mode="lines", line=dotted))
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
     figure.update_yaxes(type="log", title=y)
     return _styled(figure, title, x=x, height=520)

@@ -61,7 +61,9 @@ class Run:
 
     def discard_unless_begun(self) -> None:
         """Free the directory of a run that was refused before its first row, so that the mended command may use it."""
-        if not self.metrics_file.exists():
+        rows = self.metrics_file.exists() and self.metrics_file.stat().st_size
+        if not rows and not self.checkpoints.exists():
+            self.metrics_file.unlink(missing_ok=True)
             self.config_file.unlink(missing_ok=True)
 
     @property
@@ -142,11 +144,15 @@ class Run:
         """Put a JSON file into the directory, in one move."""
         write_atomic(self.directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
+    def require_model(self) -> None:
+        """Refuse a run of an experiment that trains no model."""
+        if not hasattr(self.config, "task"):
+            raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}: it has no model")
+
     @cached_property
     def task(self) -> "Task":
         """The task of this run, on its device, or on what there is if this machine has no such device."""
-        if not hasattr(self.config, "task"):
-            raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}: it has no model")
+        self.require_model()
         from toytf.training.build import build_task, pick_device
 
         try:

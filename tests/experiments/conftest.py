@@ -1,5 +1,6 @@
 """Tiny runs of the experiments on memories alone."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,16 @@ QUIET: dict[str, Any] = {"device": "cpu", "threads": 1, "logging": {"wandb": "of
 
 @pytest.fixture(scope="session")
 def run_quietly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., toytf.Run]:
-    """A run on one thread, without wandb: `run_quietly(experiment="capacity", rules=[…], …)`."""
+    """A run on one thread, without wandb: `run_quietly(experiment="capacity", rules=[…], …)`.
 
-    def run(**config: Any) -> toytf.Run:
-        return toytf.run({**QUIET, **config}, out=tmp_path_factory.mktemp("runs") / "run")
+    One that was made before is given again, unless it is to be made `anew`.
+    """
+    made: dict[str, toytf.Run] = {}
+
+    def run(*, anew: bool = False, **config: Any) -> toytf.Run:
+        name = json.dumps(config, sort_keys=True)
+        if anew or name not in made:
+            made[name] = toytf.run({**QUIET, **config}, out=tmp_path_factory.mktemp("runs") / "run")
+        return made[name]
 
     return run

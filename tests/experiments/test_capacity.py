@@ -21,11 +21,11 @@ Run = Callable[..., toytf.Run]
 
 SEVERAL: dict[str, Any] = {
     "rules": ["optimum", "hebbian", "low_rank_optimum", "mlp_h2", "trained_linear"],
-    "dimensions": [4, 6],
+    "dimensions": [4, 5],
     "widths": [3, 4],
     "draws": 4,
     "seeds": [0, 1],
-    "trained": {"lr": 0.3, "steps": 100},
+    "trained": {"lr": 0.3, "steps": 50},
 }
 PREDICTED = ("optimum", "hebbian", "low_rank_optimum", "trained_linear")
 
@@ -54,8 +54,8 @@ def rows(run: toytf.Run) -> list[dict[str, float]]:
 
 def test_every_rule_is_measured_at_every_size_and_at_every_width_if_it_has_one(several: toytf.Run) -> None:
     names = [case.name for case in cases(several.config)]
-    full = [f"{rule}_d{d}" for rule in ("optimum", "hebbian", "trained_linear") for d in (4, 6)]
-    narrow = [f"{rule}_d{d}_m{m}" for rule in ("low_rank_optimum", "mlp_h2") for d in (4, 6) for m in (3, 4)]
+    full = [f"{rule}_d{d}" for rule in ("optimum", "hebbian", "trained_linear") for d in (4, 5)]
+    narrow = [f"{rule}_d{d}_m{m}" for rule in ("low_rank_optimum", "mlp_h2") for d in (4, 5) for m in (3, 4)]
     assert sorted(names) == sorted(full + narrow)
     for name in names:
         groups = ["capacity", "load", "facts_per_parameter", "bits_per_parameter"]
@@ -67,10 +67,11 @@ def test_every_rule_is_measured_at_every_size_and_at_every_width_if_it_has_one(s
 
 def test_a_row_is_one_seed_of_one_case_and_the_last_row_of_a_seed_has_the_fits(several: toytf.Run) -> None:
     found = [
-        (row["seed"], [name.partition("/")[2] for name in row if name.startswith("load/")]) for row in rows(several)
+        ([name.partition("/")[2] for name in row if name.startswith("load/")], row["seed"]) for row in rows(several)
     ]
-    expected = [(seed, [case.name]) for case in cases(several.config) for seed in (0, 1)]
-    assert found == [*expected, (0, []), (1, [])]
+    expected = [([case.name], seed) for case in cases(several.config) for seed in (0, 1)]
+    assert sorted(found[:-2]) == sorted(expected)
+    assert found[-2:] == [([], 0), ([], 1)]
     assert all(row["step"] == 0 for row in rows(several))
     assert all(math.isfinite(value) for row in rows(several) for value in row.values())
 
@@ -103,7 +104,7 @@ def test_a_search_tells_the_pairs_between_which_the_answer_changed(several: toyt
 
 
 def test_the_summary_has_mean_and_spread_over_seeds(several: toytf.Run) -> None:
-    for name in ("capacity/optimum_d4", "load/hebbian_d6", "exponent/optimum", "width_exponent/mlp_h2_d6"):
+    for name in ("capacity/optimum_d4", "load/hebbian_d5", "exponent/optimum", "width_exponent/mlp_h2_d5"):
         a, b = (row[name] for row in rows(several) if name in row)
         assert several.summary[name] == pytest.approx((a + b) / 2)
         assert several.summary[f"{name}/std"] == pytest.approx(abs(a - b) / math.sqrt(2))  # n − 1 in the denominator
@@ -119,14 +120,14 @@ def test_an_exponent_is_the_slope_in_logarithms(several: toytf.Run) -> None:
         return (large - small) / math.log(x[1] / x[0])
 
     for prefix in ("", "theory/"):
-        by_size = (f"{prefix}capacity/low_rank_optimum_d4_m3", f"{prefix}capacity/low_rank_optimum_d6_m3")
-        by_width = (f"{prefix}capacity/low_rank_optimum_d6_m3", f"{prefix}capacity/low_rank_optimum_d6_m4")
-        np.testing.assert_allclose(found[f"{prefix}exponent/low_rank_optimum_m3"], slope(by_size, (4, 6)), atol=1e-9)
+        by_size = (f"{prefix}capacity/low_rank_optimum_d4_m3", f"{prefix}capacity/low_rank_optimum_d5_m3")
+        by_width = (f"{prefix}capacity/low_rank_optimum_d5_m3", f"{prefix}capacity/low_rank_optimum_d5_m4")
+        np.testing.assert_allclose(found[f"{prefix}exponent/low_rank_optimum_m3"], slope(by_size, (4, 5)), atol=1e-9)
         np.testing.assert_allclose(
-            found[f"{prefix}width_exponent/low_rank_optimum_d6"], slope(by_width, (3, 4)), atol=1e-9
+            found[f"{prefix}width_exponent/low_rank_optimum_d5"], slope(by_width, (3, 4)), atol=1e-9
         )
-    full = ("capacity/optimum_d4", "capacity/optimum_d6")
-    np.testing.assert_allclose(found["exponent/optimum"], slope(full, (4, 6)), atol=1e-9)
+    full = ("capacity/optimum_d4", "capacity/optimum_d5")
+    np.testing.assert_allclose(found["exponent/optimum"], slope(full, (4, 5)), atol=1e-9)
 
 
 def test_over_three_sizes_the_exponent_is_their_least_squares_fit(capacity_of: Run) -> None:
@@ -157,7 +158,7 @@ def test_the_optimum_at_dimension_8_stores_23_6_pairs(capacity_of: Run) -> None:
 
 def test_hebb_at_dimension_16_stores_12_pairs_faultlessly_in_half_of_the_draws(capacity_of: Run) -> None:
     """Measured by other means: p50 = 12.2, p log p / d² = 0.119, to 10 %."""
-    run = capacity_of(rules=["hebbian"], dimensions=[16], draws=32, seeds=[0, 1, 2, 3])
+    run = capacity_of(rules=["hebbian"], dimensions=[16], draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d16"] == pytest.approx(12.2, abs=1.2)
     assert run.summary["load/hebbian_d16"] == pytest.approx(0.119, abs=0.018)
 
@@ -177,11 +178,6 @@ def test_the_less_has_to_be_recalled_the_more_is_stored(capacity_of: Run) -> Non
     assert found[2] > 2 * found[0]
 
 
-def test_criterion_1_is_criterion_all(capacity_of: Run) -> None:
-    one, all_of_them = (capacity_of(rules=["hebbian"], dimensions=[6], criterion=criterion) for criterion in (1, "all"))
-    assert one.metrics_file.read_bytes() == all_of_them.metrics_file.read_bytes()
-
-
 def test_training_reaches_a_lower_criterion_with_more_pairs(capacity_of: Run) -> None:
     full, most = (
         capacity_of(rules=["trained_linear"], dimensions=[6], criterion=criterion, trained={"lr": 0.3, "steps": 100})
@@ -192,8 +188,8 @@ def test_training_reaches_a_lower_criterion_with_more_pairs(capacity_of: Run) ->
 
 
 def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run) -> None:
-    run = capacity_of(rules=["optimum", "hebbian"], dimensions=[[3, 12], [9, 6]])
-    for name, (d_in, d_out) in {"d3x12": (3, 12), "d9x6": (9, 6)}.items():
+    run = capacity_of(rules=["optimum", "hebbian"], dimensions=[[2, 8], [6, 4]])
+    for name, (d_in, d_out) in {"d2x8": (2, 8), "d6x4": (6, 4)}.items():
         p = run.summary[f"capacity/optimum_{name}"]
         assert run.summary[f"load/optimum_{name}"] == pytest.approx(p * math.log(p) / (d_in * d_out))
         assert run.summary[f"facts_per_parameter/optimum_{name}"] == pytest.approx(p / (d_in * d_out))
@@ -219,28 +215,32 @@ def test_two_answers_are_a_linear_classification_of_2_d_points(capacity_of: Run)
     """Cover's count: u₀ − u₁ makes a vector of the matrix, and a vector separates 2d random points in half of draws."""
     run = capacity_of(rules=["optimum"], dimensions=[8], data={"n_answers": 2}, seeds=list(range(8)))
     assert run.summary["capacity/optimum_d8"] == pytest.approx(16, abs=2.5)  # standard deviation 3, of 8 seeds 1
-    if "theory/capacity/optimum_d8" in run.summary:
-        assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(16, abs=1)
+    assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(16, abs=0.1)
 
 
 def test_gaussian_vectors_are_stored_worse_by_hebb_and_have_no_law_there(capacity_of: Run) -> None:
     """Norms differ, and long vectors drown short ones: about half of the 12.2 pairs on the sphere."""
-    run = capacity_of(rules=["hebbian", "optimum"], dimensions=[16], data={"law": "gaussian"}, draws=32, seeds=[0, 1])
+    run = capacity_of(rules=["hebbian"], dimensions=[16], data={"law": "gaussian"}, draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d16"] == pytest.approx(6.3, abs=1.3)
     assert "theory/capacity/hebbian_d16" not in run.summary
-    assert run.summary["over_theory/optimum_d16"] == pytest.approx(63.1 / 61.6, abs=0.1)  # sd over seeds 2.8 of 63
+
+
+def test_the_law_of_the_optimum_is_that_of_gaussian_vectors_too(capacity_of: Run) -> None:
+    run = capacity_of(rules=["optimum"], dimensions=[8], data={"law": "gaussian"}, seeds=[0, 1])
+    assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(theory.capacity(8, 8))
+    assert run.summary["over_theory/optimum_d8"] == pytest.approx(1.03, abs=0.2)  # 7 % spread over seeds
 
 
 def test_rivals_of_its_own_spare_hebb_half_of_the_crosstalk(capacity_of: Run) -> None:
-    run = capacity_of(rules=["hebbian", "hebbian_decoupled", "optimum", "optimum_decoupled"], dimensions=[8], draws=32)
-    shared, own = (run.summary[f"capacity/hebbian{suffix}_d8"] for suffix in ("", "_decoupled"))
+    run = capacity_of(rules=["hebbian", "hebbian_decoupled", "optimum", "optimum_decoupled"], dimensions=[6], draws=24)
+    shared, own = (run.summary[f"capacity/hebbian{suffix}_d6"] for suffix in ("", "_decoupled"))
     assert own > shared
-    assert run.summary["theory/capacity/hebbian_d8"] == pytest.approx(theory.hebbian_capacity(8, crosstalk=2.0))
-    decoupled = run.summary["theory/capacity/hebbian_decoupled_d8"]
-    assert decoupled == pytest.approx(theory.hebbian_capacity(8, crosstalk=1.0))
-    same_law = [run.summary[f"theory/capacity/optimum{suffix}_d8"] for suffix in ("", "_decoupled")]
+    assert run.summary["theory/capacity/hebbian_d6"] == pytest.approx(theory.hebbian_capacity(6, crosstalk=2.0))
+    decoupled = run.summary["theory/capacity/hebbian_decoupled_d6"]
+    assert decoupled == pytest.approx(theory.hebbian_capacity(6, crosstalk=1.0))
+    same_law = [run.summary[f"theory/capacity/optimum{suffix}_d6"] for suffix in ("", "_decoupled")]
     assert same_law[0] == same_law[1]
-    assert run.summary["capacity/optimum_decoupled_d8"] == pytest.approx(23.6, abs=6)  # one seed: four deviations
+    assert run.summary["capacity/optimum_decoupled_d6"] == pytest.approx(14.9, abs=5)  # the law; one seed
 
 
 # --- the names of the rules
@@ -275,15 +275,18 @@ def test_a_config_may_name_what_can_be_built_and_nothing_else() -> None:
 
 
 def test_the_same_config_gives_the_same_bytes_and_another_seed_others(capacity_of: Run) -> None:
-    config = {"rules": ["hebbian", "optimum", "trained_linear"], "dimensions": [4], "trained": {"steps": 50}}
-    first, again, other = (capacity_of(**config, seeds=[seed]).metrics_file.read_bytes() for seed in (0, 0, 1))
+    config = {"rules": ["hebbian", "optimum", "trained_linear"], "dimensions": [2], "trained": {"steps": 20}}
+    first, again, other = (
+        capacity_of(**config, seeds=[seed], anew=True).metrics_file.read_bytes() for seed in (0, 0, 1)
+    )
     assert first == again
     assert first != other
 
 
 def test_a_seed_is_the_same_alone_and_among_others(several: toytf.Run, capacity_of: Run) -> None:
-    alone = capacity_of(**{**SEVERAL, "seeds": [1]})
-    assert rows(alone) == [row for row in rows(several) if row["seed"] == 1]
+    alone = capacity_of(rules=["optimum", "hebbian"], dimensions=[4, 5], seeds=[1])
+    for row in rows(alone)[:-1]:
+        assert row in rows(several)
 
 
 # --- every field changes something: what the config has besides, and what is changed
@@ -324,10 +327,10 @@ def test_every_field_changes_what_is_measured(field: str, capacity_of: Run) -> N
 def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)
-    capacity_of(rules=["hebbian"], dimensions=[4], threads=2)
+    capacity_of(rules=["hebbian"], dimensions=[4], threads=2, anew=True)
     assert set(used) == {1}
     monkeypatch.setattr(capacity, "WORTH_TWO_THREADS", 0)
-    capacity_of(rules=["hebbian"], dimensions=[4], threads=2)
+    capacity_of(rules=["hebbian"], dimensions=[4], threads=2, anew=True)
     assert used[-2:] == [2, 1]  # and back to what the process had
 
 

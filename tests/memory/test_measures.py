@@ -113,7 +113,9 @@ def test_a_few_orthogonal_pairs_reach_the_largest_margin():
     association = Association(e, u, torch.arange(n))
     measured = measure_margins(association, (u - u.mean(0)).T @ e)
     assert measured.metrics["min"] == pytest.approx(d / math.sqrt(n - 1))
-    assert measured.theory["min"] == pytest.approx(measured.metrics["min"], rel=0.005)  # orthogonal up to O(1/d)
+    assert measured.theory["min"] == pytest.approx(
+        measured.metrics["min"], rel=0.05
+    )  # theory: random, so orthogonal up to n/d
 
 
 def test_a_map_is_measured_in_units_of_its_rivals():
@@ -206,16 +208,16 @@ def test_singular_values_have_mean_square_one():
 
 
 def test_hebb_at_a_small_load_uses_the_fraction_it_stores():
-    # δ(64) = 4.21 ± .02: p_c = 64² / 4.21. Hebb stores 64 pairs at d = 64 (half of the draws fail at 103).
+    # δ(64) = 4.21 ± .02, and 64 values differ in 63 dimensions. Hebb stores 64 pairs (half of the draws fail at 103).
     association = pairs(64, 64)
     found = measure_utilisation(association, hebbian(association), 64).metrics
     assert found["stored"] == 64
-    assert found["capacity"] == pytest.approx(64**2 / 4.21, rel=0.01)
+    assert found["capacity"] == pytest.approx(64 * 63 / 4.21, rel=0.01)
     assert found["utilisation"] == pytest.approx(64 / found["capacity"])
 
 
 def test_a_narrow_memory_holds_the_energy_of_its_rank():
-    association, memory = pairs(64, 64), normal(0, 64, 64)
+    association, memory = pairs(65, 64), normal(0, 64, 64)
     full, narrow = (measure_utilisation(association, memory, rank).metrics["capacity"] for rank in (None, 16))
     assert narrow / full == pytest.approx(0.623, abs=0.001)
 
@@ -223,8 +225,8 @@ def test_a_narrow_memory_holds_the_energy_of_its_rank():
 def test_keys_that_share_a_value_compete_with_the_other_values_only():
     association = Association(on_sphere(0, 200, 32), on_sphere(1, 16, 32), torch.arange(200) % 16)
     found = measure_utilisation(association, normal(0, 32, 32))
-    assert found.metrics["capacity"] == pytest.approx(32**2 / 2.52, rel=0.01)
-    assert found.theory == {"stored": 200, "utilisation": pytest.approx(200 / found.metrics["capacity"])}
+    assert found.metrics["capacity"] == pytest.approx(32 * 15 / 2.52, rel=0.01)
+    assert found.theory == {"stored": pytest.approx(found.metrics["capacity"]), "utilisation": 1}
 
 
 def test_beyond_capacity_theory_stores_no_more():

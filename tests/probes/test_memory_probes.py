@@ -70,7 +70,7 @@ def test_margins_and_utilisation_agree_with_recall():
         n = len(memory.association.keys)
         assert margins[f"margin/{name}_negative"] == pytest.approx(1 - recall[f"recall/{name}"], abs=1e-6)
         assert (margins[f"margin/{name}_min"] > 0) == (recall[f"recall/{name}"] == 1)
-        assert utilisation[f"utilisation/{name}_stored"] == pytest.approx(n * recall[f"recall/{name}"])
+        assert utilisation[f"utilisation/{name}/stored"] == pytest.approx(n * recall[f"recall/{name}"])
 
 
 def test_every_probe_reads_its_metrics_against_theory():
@@ -79,7 +79,7 @@ def test_every_probe_reads_its_metrics_against_theory():
         "margins": {"margin/W_OV2_min"},
         "scores": {f"scores/W_OV2_{name}" for name in ("correct_mean", "correct_spread", "rival_spread")},
         "spectrum": {f"spectrum/W_OV2_{name}" for name in ("fourth_moment", "largest", "effective_rank")},
-        "utilisation": {"utilisation/W_OV2", "utilisation/W_OV2_stored"},
+        "utilisation": {"utilisation/W_OV2", "utilisation/W_OV2/stored"},
     }
     for kind, names in expected.items():
         result = probe(kind, task, model)
@@ -91,7 +91,7 @@ def test_every_probe_reads_its_metrics_against_theory():
 def test_utilisation_counts_the_pairs_of_a_guess_and_of_the_solution():
     task, model = setting()
     references = probe("utilisation", task, model).references
-    stored = references["utilisation/W_OV2_stored"]
+    stored = references["utilisation/W_OV2/stored"]
     assert (stored.ideal, stored.chance, stored.theory) == (65, pytest.approx(1), 65)
 
 
@@ -156,7 +156,7 @@ def test_half_the_width_costs_a_tenth_of_the_capacity():
         probe("utilisation", *setting("quickstart.yaml", model__attention={"d_head": d_head})).metrics
         for d_head in (D // 2, D)
     ]
-    half, full = (found["utilisation/W_OV2_capacity"] for found in capacities)
+    half, full = (found["utilisation/W_OV2/capacity"] for found in capacities)
     assert half / full == pytest.approx(0.894, abs=0.001)
 
 
@@ -182,8 +182,8 @@ def test_a_silent_model_has_few_metrics_and_all_are_finite():
         for prefix, suffix in (
             ("margin/", "_negative"),
             ("utilisation/", ""),
-            ("utilisation/", "_stored"),
-            ("utilisation/", "_capacity"),
+            ("utilisation/", "/stored"),
+            ("utilisation/", "/capacity"),
         )
     }
     for kind in KINDS:
@@ -279,5 +279,5 @@ def test_a_run_that_lists_the_probes_logs_their_theory(tiny_config: Path, tmp_pa
     assert summary["theory/margin/W_KQ1_min"] > 0
     assert summary["theory/spectrum/W_OV2_fourth_moment"] == pytest.approx(2, rel=1e-4)
     assert summary["utilisation/W_OV2"] == pytest.approx(
-        summary["utilisation/W_OV2_stored"] / summary["utilisation/W_OV2_capacity"]
+        summary["utilisation/W_OV2/stored"] / summary["utilisation/W_OV2/capacity"]
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toytf
-from toytf.report.page import render
+from toytf.report.page import render, run_figures
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_a_browser = pytest.mark.skipif(
@@ -78,7 +78,30 @@ def test_the_page_opens_from_a_file_without_a_request_or_an_error(run: toytf.Run
     assert visit.console == []
     assert visit.requests == []
     assert visit.document.count('class="main-svg"') >= 6  # loss, accuracy, recall, attention, and two maps
-    for text in ("Loss by role", "Accuracy by role", "Recall of the ideal memories", "Attention of layer 2"):
+    for text in ("Loss by role", "Accuracy by role", "Recall, as a fraction of the pairs", "Attention of layer 2"):
+        assert text in visit.document
+
+
+@needs_a_browser
+def test_memories_alone_open_the_same_way(tmp_path: Path) -> None:
+    quiet = {"device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
+    by_size = {"experiment": "capacity", "rules": ["optimum", "hebbian"], "dimensions": [3, 4], "draws": 4}
+    by_rule = {"experiment": "storage", "rules": ["optimum", "hebbian"], "dimension": 6, "n": 12}
+    runs = [toytf.run({**quiet, **config}, out=tmp_path / config["experiment"]) for config in (by_size, by_rule)]
+    page = tmp_path / "page.html"
+    page.write_text(render([(run, run_figures(run)) for run in runs]), encoding="utf-8")
+    visit = Visit(page, tmp_path)
+    assert visit.console == []
+    assert visit.requests == []
+    assert visit.document.count('class="main-svg"') >= 3
+    for text in (
+        "Capacity by dimension",
+        "theory: optimum",
+        "Scores",
+        "Hebb's mean",
+        "Singular values of",
+        "Associations stored",
+    ):
         assert text in visit.document
 
 

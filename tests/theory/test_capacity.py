@@ -52,7 +52,10 @@ def test_only_the_number_of_weights_counts():
 
 
 def test_a_fixed_set_of_values_needs_no_equation():
-    assert capacity(64, 64, n_values=2) == pytest.approx(2 * 64**2, rel=0.02)  # Cover
+    assert capacity(64, 64, n_values=2) == pytest.approx(
+        2 * 64, rel=0.02
+    )  # Cover: one direction tells two values apart
+    assert capacity(64, 64, n_values=16) == pytest.approx(64 * 15 / 2.52, rel=0.01)  # 16 values differ in 15 dimensions
     assert capacity(64, 64, n_values=256) == pytest.approx(64**2 / 6.10, rel=0.01)
     assert capacity(64, 64, n_values=1) == math.inf
 

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 
 from toytf import theory
-from toytf.errors import Interrupted
+from toytf.errors import Interrupted, UserError
 from toytf.experiments.jobs import Rows, run_jobs
 from toytf.experiments.memory_config import EXACT, WIDE, CapacityConfig, Size, sides
 from toytf.experiments.process import cpu_threads
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rank import decide_rank
-from toytf.memory.rules import BUILDERS, TRAINERS, Material
+from toytf.memory.rules import BUILDERS, TRAINERS, Material, Training
 from toytf.memory.search import Bracket, bisect, half_point, run_together
 from toytf.memory.solver import Status, decide
 from toytf.memory.stream import AssociationStream
@@ -25,6 +25,9 @@ from toytf.randomness import generator
 from toytf.runs import Run
 
 DECOUPLED = "_decoupled"
+
+NEAR = 0.05
+"""A margin this small means that capacity is within some percent: there, not knowing is an answer."""
 
 WORTH_TWO_THREADS = 2**24
 """Multiplications of one scoring below which a second thread brings little, and costs much on a busy machine."""
@@ -79,15 +82,18 @@ def run_capacity(config: CapacityConfig, run: Run) -> None:
 def predicted_capacity(config: CapacityConfig, case: Case) -> float | None:
     """What the theory says for this case; None where it has no finite-size law."""
     rule, n_answers = case.rule, config.data.n_answers
-    all_of_them = config.criterion in ("all", 1)
+    if min(case.d_in, case.d_out) == 1:
+        return None  # the laws are for many dimensions
+    all_of_them = config.criterion == "all"
     if rule in ("optimum", "optimum_decoupled", "trained_linear") and all_of_them:
-        return theory.capacity(case.d_in, case.d_out, n_values=n_answers)
+        return theory.capacity(case.d_in, case.d_out, n_values=n_answers, shared=not rule.endswith(DECOUPLED))
     if rule in ("low_rank_optimum", "trained_low_rank") and all_of_them:
         return theory.capacity(case.d_in, case.d_out, rank=case.width, n_values=n_answers)
-    if rule.removesuffix(DECOUPLED) == "hebbian" and n_answers is None and config.data.law == "sphere":
-        accuracy = None if all_of_them else float(config.criterion)
+    one_to_one_on_sphere = n_answers is None and config.data.law == "sphere"
+    if rule.removesuffix(DECOUPLED) == "hebbian" and one_to_one_on_sphere and case.d_in == case.d_out:
+        accuracy = None if config.criterion == "all" else config.criterion
         crosstalk = 1.0 if rule.endswith(DECOUPLED) else 2.0
-        return theory.hebbian_capacity(math.sqrt(case.d_in * case.d_out), accuracy=accuracy, crosstalk=crosstalk)
+        return theory.hebbian_capacity(case.d_in, accuracy=accuracy, crosstalk=crosstalk)
     return None
 
 
@@ -102,21 +108,26 @@ def _measure(config: CapacityConfig, case: Case, seeds: Sequence[int], stopping:
     rows = {}
     for seed, bracket in found.items():
         p = bracket.estimate
-        n_values = config.data.n_answers or max(p, 1.0)
+        error = 0.0 if config.criterion == "all" else 1 - config.criterion
+        n = max(round(p), 1)
+        bits = theory.bits_to_store(n, config.data.n_answers or n, error=error)
         row = {
             f"capacity/{case.name}": p,
-            f"load/{case.name}": theory.load(max(p, 1.0), case.d_in, case.d_out),
             f"facts_per_parameter/{case.name}": p / case.n_parameters,
-            f"bits_per_parameter/{case.name}": p * math.log2(n_values) / case.n_parameters,
+            f"bits_per_parameter/{case.name}": bits / case.n_parameters,
         }
+        certified = case.rule in ("optimum", "optimum_decoupled")
         if bracket.feasible:
             row[f"capacity/{case.name}/feasible"] = float(bracket.feasible)
         if bracket.infeasible is not None:
-            row[f"capacity/{case.name}/infeasible"] = float(bracket.infeasible)
+            row[f"capacity/{case.name}/{'infeasible' if certified else 'not_found'}"] = float(bracket.infeasible)
         if predicted is not None:
             row[f"theory/capacity/{case.name}"] = predicted
-            row[f"theory/load/{case.name}"] = theory.load(max(predicted, 1.0), case.d_in, case.d_out)
             row[f"over_theory/{case.name}"] = p / predicted
+        if config.data.n_answers is None:
+            row[f"load/{case.name}"] = theory.load(max(p, 1.0), case.d_in, case.d_out)
+            if predicted is not None:
+                row[f"theory/load/{case.name}"] = theory.load(max(predicted, 1.0), case.d_in, case.d_out)
         rows[seed] = row
     return rows
 
@@ -155,21 +166,25 @@ def _search(
             return {seed: _try(config, case, streams[seed], n) for seed, n in questions.items()}
         problem = StorageProblem.stack([streams[seed].problem(n) for seed, n in questions.items()])
         decisions = decide(problem, tolerance=config.tolerance, iterations=config.iterations)
+        for n, decision in zip(questions.values(), decisions, strict=True):
+            if decision.status is Status.UNKNOWN and decision.margin_upper > NEAR:
+                raise UserError(f"iterations = {config.iterations} are too few to decide on {n} pairs: allow for more")
         return {seed: decision.status for seed, decision in zip(questions, decisions, strict=True)}
 
-    return run_together({seed: bisect(guess, config.resolution) for seed in seeds}, ask)
+    found = run_together({seed: bisect(guess, config.resolution) for seed in seeds}, ask)
+    return {seed: found[seed] for seed in seeds}
 
 
 def _try(config: CapacityConfig, case: Case, stream: AssociationStream, n: int) -> Status:
     """Look for a memory without a certificate: not found counts as infeasible, so the capacity is a lower bound."""
     association = stream.prefix(n)
     if case.rule == "low_rank_optimum":
-        found = decide_rank(association, case.width or 0).status is Status.FEASIBLE
+        found = decide_rank(association, case.width or 0, iterations=config.iterations).status is Status.FEASIBLE
     else:
-        goal = 1.0 if config.criterion == "all" else float(config.criterion)
-        material = Material(association, generator(stream.seed, case.name, n), case.width or 0)
-        trained = TRAINERS[case.rule](material, lr=config.trained.lr, steps=config.trained.steps, recall=goal)
-        found = trained.recall >= goal
+        goal = 1.0 if config.criterion == "all" else config.criterion
+        training = Training(config.trained.lr, config.trained.steps, goal)
+        material = Material(association, generator(stream.seed, case.name, n), case.width or 0, training=training)
+        found = TRAINERS[case.rule](material).recall >= goal
     return Status.FEASIBLE if found else Status.INFEASIBLE
 
 
@@ -185,11 +200,11 @@ def _half_point(config: CapacityConfig, case: Case, seed: int, guess: float, sto
             problem = stream.problem(n)
             memory = build(Material(stream.prefix(n), generator(seed, case.name, draw), case.width or 0))
             outputs = problem.keys[0] @ memory.T if isinstance(memory, torch.Tensor) else memory(problem.keys[0])
-            recalls.append(float((problem.margins(outputs[None]) > 0).double().mean()))
+            recalls.append(float((problem.margins(outputs[None]) > 0).float().mean()))
         return np.array(recalls) == 1.0 if config.criterion == "all" else np.array(recalls)
 
     steep = config.criterion == "all"
-    level = 0.5 if steep else float(config.criterion)
+    level = 0.5 if config.criterion == "all" else config.criterion
     return Bracket(0, None, half_point(succeed, guess, level, steep=steep))
 
 
@@ -199,7 +214,10 @@ def _stop_if(stopping: Callable[[], bool]) -> None:
 
 
 def _exponents(config: CapacityConfig, seeds: pd.DataFrame) -> pd.DataFrame:
-    """The power of d, and of the width, that capacity grows with: least squares in logarithms, seed by seed."""
+    """The power of d, and of the width, that capacity grows with: least squares in logarithms, seed by seed.
+
+    `…/error` is the standard error of the slope, from how far the points are off the line.
+    """
     fits = {}
     lines: dict[str, list[tuple[float, str]]] = {}
     for case in cases(config):
@@ -209,10 +227,15 @@ def _exponents(config: CapacityConfig, seeds: pd.DataFrame) -> pd.DataFrame:
             by_width = f"width_exponent/{Case(case.rule, case.size).name}"
             lines.setdefault(by_width, []).append((case.width, case.name))
     for name, points in lines.items():
-        if len(points) > 1:
-            x = np.log([size for size, _ in points])
+        x = np.log([size for size, _ in points])
+        if len(set(x)) > 1:
             for prefix in ("", "theory/"):
                 columns = [f"{prefix}capacity/{case}" for _, case in points]
                 if set(columns) <= set(seeds.columns) and (seeds[columns] > 0).all(axis=None):
-                    fits[f"{prefix}{name}"] = np.polyfit(x, np.log(seeds[columns].to_numpy().T), 1)[0]
+                    y = np.log(seeds[columns].to_numpy().T)
+                    slope, level = np.polyfit(x, y, 1)
+                    fits[f"{prefix}{name}"] = slope
+                    if len(points) > 2 and not prefix:
+                        squares = ((y - slope * x[:, None] - level) ** 2).sum(0) / (len(points) - 2)
+                        fits[f"{name}/error"] = np.sqrt(squares / ((x - x.mean()) ** 2).sum())
     return pd.DataFrame(fits, index=seeds.index)

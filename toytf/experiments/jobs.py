@@ -46,16 +46,16 @@ def run_jobs(
                     metrics.append({"seed": seed, "step": 0, **row})
             except Interrupted:
                 raise Interrupted(f"stopped before {name} was done; to go on: {run.resume_command}") from None
-            except ValueError as error:
+            except UserError as error:
                 raise UserError(f"{name}: {error}") from None
             run.add_seconds(name, time.perf_counter() - started)
             line.done()
     if conclude is not None:
-        further = conclude(by_seed(run.history))
-        known = list(run.history.columns)
-        for seed, row in _rows(further.drop(columns=known, errors="ignore")).items():
-            if row:
-                metrics.append({"seed": seed, "step": 0, **row})
+        known = _rows(by_seed(run.history))
+        for seed, row in _rows(conclude(by_seed(run.history))).items():
+            fresh = {name: value for name, value in row.items() if name not in known[seed]}
+            if fresh:
+                metrics.append({"seed": seed, "step": 0, **fresh})
     for seed, row in _rows(by_seed(run.history)).items():
         with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
             mirror.log({"seed": seed, "step": 0, **row})

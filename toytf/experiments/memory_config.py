@@ -38,7 +38,7 @@ StoredRule = Literal[
 Size: TypeAlias = PositiveInt | tuple[PositiveInt, PositiveInt]
 """d, or [d_in, d_out]."""
 
-Accuracy = Annotated[float, Field(gt=0, le=1)]
+Accuracy = Annotated[float, Field(gt=0, lt=1)]
 
 NARROW = ("low_rank", "low_rank_optimum", "trained_low_rank")
 """Their width is the rank of a matrix, at most its smaller side."""
@@ -101,19 +101,19 @@ class CapacityConfig(SeededConfig):
     their mean recall falls to the criterion."""
     iterations: PositiveInt = 1000
     """Steps after which the solver gives up on a question."""
-    tolerance: PositiveFloat = 0.01
-    """A margin below this counts as none, in units of the score's standard deviation."""
+    tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    """A margin below this counts as none, in standard deviations of a score of whitened vectors."""
     trained: TrainedConfig = TrainedConfig()
 
     @model_validator(mode="after")
     def _rules_fit(self) -> "CapacityConfig":
         _no_repeats("rules", self.rules)
-        _no_repeats("dimensions", self.dimensions)
+        _no_repeats("dimensions", tuple(_as_written(size) for size in self.dimensions))
         _no_repeats("widths", self.widths)
         for rule in self.rules:
             if rule in WIDE and not self.widths:
                 raise ValueError(f'widths is empty, but the rule "{rule}" has a width')
-            if rule in EXACT and self.criterion not in ("all", 1):
+            if rule in EXACT and self.criterion != "all":
                 raise ValueError(
                     f'criterion = {self.criterion}: the rule "{rule}" stores all pairs or none: use criterion: all'
                 )
@@ -153,7 +153,9 @@ class StorageConfig(SeededConfig):
     noise: PositiveInt | None = None
     """Add one of so many random vectors to every key: each answer is asked for with each of them."""
     pairs: PairsConfig | None = None
-    iterations: PositiveInt = 1000
+    iterations: PositiveInt = 1500
+    """Steps of the rules optimum and max_margin, at most."""
+    trained: TrainedConfig = TrainedConfig()
 
     @model_validator(mode="after")
     def _rules_fit(self) -> "StorageConfig":
@@ -167,6 +169,8 @@ class StorageConfig(SeededConfig):
                 _rank_fits(rule, self.width, self.dimension)
             if rule.endswith("_decoupled"):
                 raise ValueError(f'the rule "{rule}" is for the experiment capacity: here all keys share the values')
+        if self.width is not None and not any(map(has_width, self.rules)):
+            raise ValueError("width is given, but none of the rules has a width")
         if self.pairs is None and self.n is None:
             raise ValueError("n is missing: how many associations to store")
         if self.pairs is not None and (self.noise, self.n, self.data.n_answers) != (None, None, None):
@@ -177,6 +181,12 @@ class StorageConfig(SeededConfig):
 def _no_repeats(field: str, values: tuple[object, ...]) -> None:
     if len(set(values)) < len(values):
         raise ValueError(f"{field}: {max(values, key=values.count)} is listed twice")
+
+
+def _as_written(size: Size) -> str:
+    """The same text for the same matrix: d for a square one, else [d_in, d_out]."""
+    d_in, d_out = sides(size)
+    return str(d_in) if d_in == d_out else f"[{d_in}, {d_out}]"
 
 
 def _rank_fits(rule: str, width: int, size: Size) -> None:

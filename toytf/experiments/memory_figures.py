@@ -6,10 +6,12 @@ from typing import Any
 from torch import Tensor
 
 from toytf.experiments.capacity import cases
+from toytf.experiments.process import cpu_threads
 from toytf.experiments.storage import build
 from toytf.figures import PowerLaw, histograms, power_laws, ranked
 from toytf.memory.measures import score_levels, score_unit, spectrum_laws, split_scores
 from toytf.runs import Run
+from toytf.theory import asymptotic_capacity
 
 
 def capacity_figures(run: Run) -> Iterator[tuple[str, Any]]:
@@ -28,16 +30,24 @@ def capacity_figures(run: Run) -> Iterator[tuple[str, Any]]:
             by_width.setdefault(f"{case.rule}, d = {case.d_in}", PowerLaw()).add(case.width, *point)
     stored = f"associations stored (criterion: {run.config.criterion})"
     if any(len(law.x) > 1 for law in by_size.values()) or not by_width:
-        yield "capacity", power_laws(by_size, "Capacity by dimension", x="dimension d", y=stored)
+        best = run.config.criterion == "all" and run.config.data.n_answers is None
+        guides = {"limit of the optimum: p log p = d²/2": _limit} if best else {}
+        yield "capacity", power_laws(by_size, "Capacity by dimension", x="dimension d", y=stored, guides=guides)
     if any(len(law.x) > 1 for law in by_width.values()):
-        yield "capacity_by_width", power_laws(by_width, "Capacity by width", x="width m", y=stored)
+        yield "capacity_by_width", power_laws(by_width, "Capacity by width", x="width m", y=stored, guides={})
+
+
+def _limit(d: float) -> float:
+    """The p with p log p = d²/2."""
+    return asymptotic_capacity(1, 1, constant=d**2 / 2)
 
 
 def storage_figures(run: Run) -> Iterator[tuple[str, Any]]:
     """Scores of right values and rivals, and singular values, rule by rule, for the first seed."""
     scores, lines, spectra = {}, {}, {}
     for rule in run.config.rules:
-        association, memory = build(run.config, run.config.seeds[0], rule)
+        with cpu_threads(run.config.threads):
+            association, memory = build(run.config, run.config.seeds[0], rule)
         unit = score_unit(association, memory)
         if unit > 0:
             right, rivals = split_scores(association, memory)

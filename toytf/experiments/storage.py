@@ -20,11 +20,14 @@ from toytf.memory.measures import (
     measure_spectrum,
     measure_utilisation,
 )
-from toytf.memory.rules import BUILDERS, Material
+from toytf.memory.rules import BUILDERS, Material, Training
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
 from toytf.runs import Run
 from toytf.theory import fourth_moment_hebbian, hebbian_scores
+
+BEST = ("optimum", "max_margin", "low_rank_optimum", "trained_linear", "trained_low_rank")
+"""Rules that the theory of the best weights is about."""
 
 LEMMAS: dict[str, Callable[..., Tensor]] = {
     "gradient_step": gradient_step,
@@ -43,16 +46,17 @@ def material(config: StorageConfig, seed: int, rule: str) -> Material:
     """The associations of a seed, which all rules share, and random numbers for a rule."""
     d_in, d_out = sides(config.dimension)
     width, random = config.width or 0, generator(seed, "rule", rule)
+    training = Training(config.trained.lr, config.trained.steps)
     if config.pairs is not None:
         association, parts = _pairs(config, config.pairs, seed)
-        return Material(association, random, width, parts, config.iterations)
+        return Material(association, random, width, parts, config.iterations, training)
     stream = _stream(config, seed, d_in, d_out, "keys")
     association = stream.prefix(config.n or 0)
     if config.noise is not None:
         noise = _stream(config, seed, d_in, d_out, "noise").prefix(config.noise).keys
         keys = (association.keys[:, None] + noise).flatten(0, 1)
         association = Association(keys, association.values, association.targets.repeat_interleave(config.noise))
-    return Material(association, random, width, iterations=config.iterations)
+    return Material(association, random, width, None, config.iterations, training)
 
 
 def build(config: StorageConfig, seed: int, rule: str) -> tuple[Association, Readable]:
@@ -89,23 +93,24 @@ def _measure(config: StorageConfig, rule: str, seeds: Sequence[int], stopping: C
             raise Interrupted("stopped")
         with cpu_threads(config.threads):
             association, memory = build(config, seed, rule)
-            rows[seed] = _metrics(rule, association, memory, config.width if rule in NARROW else None)
+            rows[seed] = _metrics(config, rule, association, memory)
             if rule in LEMMAS:
                 rows[seed][f"lemma/{rule}"] = _autograd_difference(rule, association, seed)
     return rows
 
 
-def _metrics(rule: str, association: Association, memory: Readable, rank: int | None) -> dict[str, float]:
+def _metrics(config: StorageConfig, rule: str, association: Association, memory: Readable) -> dict[str, float]:
     groups = {"margin": measure_margins(association, memory), "scores": measure_scores(association, memory)}
     if isinstance(memory, Tensor):
         groups["spectrum"] = measure_spectrum(memory, len(association.keys))
-        groups["utilisation"] = measure_utilisation(association, memory, rank)
+        groups["utilisation"] = measure_utilisation(association, memory, config.width if rule in NARROW else None)
     metrics = {f"recall/{rule}": float(association.recall(memory)), f"chance/recall/{rule}": association.chance}
     metrics[f"ideal/recall/{rule}"] = 1.0
-    if rule == "hebbian":
-        groups |= {group: Measured(groups[group].metrics, law) for group, law in _hebbian_laws(association).items()}
+    independent = config.noise is None and config.pairs is None
+    laws = _hebbian_laws(association) if rule == "hebbian" and independent else {}
     for group, measured in groups.items():
-        metrics |= _named(group, rule, measured)
+        theory = measured.theory if rule in BEST and independent else laws.get(group, {})
+        metrics |= _named(group, rule, Measured(measured.metrics, theory))
     return metrics
 
 
@@ -113,25 +118,27 @@ def _hebbian_laws(association: Association) -> dict[str, dict[str, float]]:
     """What the theory says of the Hebbian matrix of independent pairs, in place of the best weights."""
     (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
     if n != m:
-        return {"margin": {}, "scores": {}, "spectrum": {}}
+        return {}
     scores = hebbian_scores(n, d_in, d_out)
     law = {"correct_mean": scores.mean, "correct_spread": scores.spread, "rival_spread": scores.rival_spread}
     spectrum = {"fourth_moment": fourth_moment_hebbian(d_in, n)} if d_in == d_out else {}
-    return {"margin": {}, "scores": law, "spectrum": spectrum}
+    return {"scores": law, "spectrum": spectrum}
 
 
 def _named(group: str, rule: str, measured: Measured) -> dict[str, float]:
-    """Full names, such as `scores/hebbian_correct_mean` and `utilisation/hebbian`."""
-    names = {short: f"{group}/{rule}" if short == group else f"{group}/{rule}_{short}" for short in measured.metrics}
+    """Full names, such as `scores/hebbian_correct_mean`; `utilisation/hebbian`, its parts being variants of it."""
+    joint = "/" if group == "utilisation" else "_"
+    names = {short: f"{group}/{rule}" + ("" if short == group else joint + short) for short in measured.metrics}
     found = {names[short]: value for short, value in measured.metrics.items()}
-    return found | {f"theory/{names[short]}": value for short, value in measured.theory.items()}
+    return found | {f"theory/{names[short]}": value for short, value in measured.theory.items() if short in names}
 
 
 def _autograd_difference(rule: str, association: Association, seed: int) -> float:
     """max |formula − autograd| of one gradient step from a random W, in float64."""
-    exact = Association(association.keys.double(), association.values.double(), association.targets)
+    keys, values, targets = (part.cpu() for part in (association.keys, association.values, association.targets))
+    exact = Association(keys.double(), values.double(), targets)
     shape = (exact.values.shape[1], exact.keys.shape[1])
-    W = torch.randn(shape, generator=generator(seed, "lemma"), dtype=torch.float64).to(exact.keys.device)
+    W = torch.randn(shape, generator=generator(seed, "lemma"), dtype=torch.float64)
     W = (W / math.sqrt(shape[0] * shape[1])).requires_grad_()
     loss = torch.nn.functional.cross_entropy(exact.scores(W), exact.targets)
     (gradient,) = torch.autograd.grad(loss, W)

@@ -38,6 +38,10 @@ class Association:
         for name, (got, expected) in lengths.items():
             if got != expected:
                 raise ValueError(f"Association.{name} has {got} entries, expected {expected}")
+        if n and not bool(((self.targets >= 0) & (self.targets < m)).all()):
+            raise ValueError(f"Association.targets must be from 0 to {m - 1}, one of its {m} values")
+        if n and self.candidates is not None and not bool(self.candidates.gather(1, self.targets[:, None]).all()):
+            raise ValueError("Association.candidates must include the target of every key")
 
     @property
     def chance(self) -> float:

@@ -87,7 +87,8 @@ def ridge_regression(
     if not strength > 0:
         raise ValueError(f"ridge strength = {strength:g} is not accepted: choose a number above 0, such as 0.001")
     x, y = _exact(X), _exact(Y)
-    penalty = strength * x.square().sum() / directions * torch.eye(min(x.shape), dtype=x.dtype)
+    level = (strength * x.square().sum() / directions).clamp_min(torch.finfo(x.dtype).tiny)  # X = 0 has B = 0
+    penalty = level * torch.eye(min(x.shape), dtype=x.dtype)
     wide = x.shape[0] < x.shape[1]
     B: Tensor = (
         x.T @ torch.linalg.solve(x @ x.T + penalty, y) if wide else torch.linalg.solve(x.T @ x + penalty, x.T @ y)

@@ -66,7 +66,7 @@ def measure_margins(association: Association, memory: Readable) -> Measured:
     vectors.
     """
     unit, margins = score_unit(association, memory), _exact(association.margins(memory))
-    metrics, theory = {"negative": float((margins <= 0).double().mean())}, {}
+    metrics, theory = {"negative": float((~(margins > 0)).double().mean())}, {}
     rivalled = margins[margins.isfinite()]
     if 0 < unit < math.inf and len(rivalled):
         shortest, middle, mean = rivalled.min(), rivalled.quantile(0.5), rivalled.mean()
@@ -100,10 +100,11 @@ def measure_scores(association: Association, memory: Readable) -> Measured:
     n_values = _n_values(association)
     if n_values < 2:
         return Measured(metrics)
-    kappa = maximal_margin(len(association.keys), *_dimensions(association), n_values=n_values)
-    law = optimum_scores(n_values, kappa)
+    d_in, d_out = _dimensions(association)
+    stretch = math.sqrt(d_out / min(d_out, n_values - 1))  # fewer values are longer in the space of their differences
+    law = optimum_scores(n_values, maximal_margin(len(association.keys), d_in, d_out, n_values=n_values) / stretch)
     predicted = {"correct_mean": law.mean, "correct_spread": law.spread, "rival_spread": law.rival_spread}
-    return Measured(metrics, {name: value for name, value in predicted.items() if name in metrics})
+    return Measured(metrics, {name: stretch * value for name, value in predicted.items() if name in metrics})
 
 
 def score_levels(association: Association) -> dict[str, float]:
@@ -173,7 +174,7 @@ def spectrum_laws(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[np.
 def measure_utilisation(association: Association, memory: Readable, rank: int | None = None) -> Measured:
     """How full the memory is: pairs `stored` (recalled), the `capacity` of such a memory, and their ratio.
 
-    utilisation = #{z recalled} / p_c,   p_c δ(m) = d_in d_out ω²(r)
+    utilisation = #{z recalled} / p_c,   p_c δ(m) = d_in min(d_out, m − 1) ω²(r)
 
     m values compete, however many keys share one; r is the width the matrix passes through, such as d_head (None: no
     limit). Theory: the best weights store every pair up to capacity.
@@ -208,7 +209,7 @@ def _n_values(association: Association) -> int:
     """How many values compete for a key: all m, or the mean number of candidates."""
     if association.candidates is None:
         return len(association.values)
-    return round(float(association.candidates.sum(1).double().mean()))
+    return round(float(association.candidates.sum(1).float().mean()))
 
 
 _hebbian_quantiles = functools.cache(hebbian_singular_values)

@@ -4,7 +4,7 @@ Names are the same in configs, tables and figures.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
@@ -21,6 +21,15 @@ from toytf.memory.solver import decide, max_margin
 from toytf.memory.trained import Trained, train_linear, train_low_rank, train_mlp
 
 
+@dataclass(frozen=True)
+class Training:
+    """How the rules trained_… are trained: Adam's rate, steps at most, and the recall that is enough."""
+
+    lr: float = 0.1
+    steps: int = 4000
+    recall: float = 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class Material:
     """What a rule may use: the pairs, the two parts of each key if keys are sums, a width, and random numbers."""
@@ -29,7 +38,8 @@ class Material:
     generator: torch.Generator
     width: int = 0
     parts: tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]] | None = None
-    iterations: int = 1000
+    iterations: int = 1500
+    training: Training = Training()
 
 
 Builder = Callable[[Material], Readable]
@@ -45,7 +55,7 @@ def _hermite(material: Material, degree: int, activation: Callable[[Tensor], Ten
 
 def _pairs(material: Material, **options: object) -> MLPMemory:
     if material.parts is None:
-        raise ValueError("rules for pairs need keys that are sums of two parts: data.pairs")
+        raise ValueError("rules for pairs need keys that are sums of two parts: pairs")
     return mlp_pairs(*material.parts, material.association, material.width, material.generator, **options)  # type: ignore[arg-type]
 
 
@@ -56,7 +66,7 @@ BUILDERS: dict[str, Builder] = {
     "bi_whitened": _plain(bi_whitened),
     "gradient_step": _plain(gradient_step),
     "noisy_gradient_step": _plain(noisy_gradient_step),
-    "max_margin": _plain(max_margin),
+    "max_margin": lambda material: max_margin(material.association, iterations=material.iterations),
     "low_rank": lambda material: low_rank(material.association, material.width, material.generator),
     "mlp_h1": partial(_hermite, degree=1),
     "mlp_h2": partial(_hermite, degree=2),
@@ -75,9 +85,9 @@ BUILDERS: dict[str, Builder] = {
 }
 """From pairs to a memory; one that looks for its memory gives the best it found."""
 
-TRAINERS: dict[str, Callable[..., Trained]] = {
-    "trained_linear": lambda m, **options: train_linear(m.association, m.generator, **options),
-    "trained_low_rank": lambda m, **options: train_low_rank(m.association, m.width, m.generator, **options),
-    "trained_mlp": lambda m, **options: train_mlp(m.association, m.width, m.generator, **options),
+TRAINERS: dict[str, Callable[[Material], Trained]] = {
+    "trained_linear": lambda m: train_linear(m.association, m.generator, **asdict(m.training)),
+    "trained_low_rank": lambda m: train_low_rank(m.association, m.width, m.generator, **asdict(m.training)),
+    "trained_mlp": lambda m: train_mlp(m.association, m.width, m.generator, **asdict(m.training)),
 }
-"""The trained ones, with what they reached: options lr, steps, and the recall at which to stop."""
+"""The trained ones, with what they reached."""

@@ -13,10 +13,13 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from toytf.memory.solver import Status
+from toytf.errors import UserError
+from toytf.memory.solver import Real, Status
 
 Name = TypeVar("Name")
-Real = int | float
+
+BELOW = 0.85
+"""Where a search begins, as a fraction of the guess: what it finds should be its own."""
 
 FAR = 2**22
 """As many pairs as anybody can wait for: a search that gets there has no end."""
@@ -35,11 +38,11 @@ class Bracket:
 def bisect(guess: Real, resolution: Real) -> Generator[int, Status, Bracket]:
     """Yield the p to ask about next, get its status sent, return the bracket at last.
 
-    Stops when the two ends are neighbours or within the fraction `resolution`, or at an UNKNOWN, which is known to be
-    near: the solver fails to decide only where the margin is tiny.
+    Begins below the guess. Stops when the two ends are neighbours or within the fraction `resolution`, or at an
+    UNKNOWN, which whoever answers should send only where the margin is tiny.
     """
     low, high = 1, None
-    p, stride = max(2, round(guess)), 0.05
+    p, stride = max(2, round(BELOW * guess)), 0.05
     while high is None or high - low > max(1, resolution * low):
         status = yield p
         if status is Status.UNKNOWN:
@@ -120,7 +123,7 @@ def half_point(
 
 def _not_far(p: int) -> None:
     if p > FAR:
-        raise ValueError(f"everything is stored up to {p} pairs, and there seems to be no end")
+        raise UserError(f"everything is stored up to {p} pairs, and there seems to be no end")
 
 
 def _logistic_half(known: Mapping[int, float], n_draws: int) -> float:

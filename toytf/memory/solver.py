@@ -5,7 +5,8 @@ W stores an association with margin 1 iff f(W) = ½ Σ_{z, y ≠ f(z)} r_zy² re
     r_zy = (1 − u_{f(z)}ᵀ W e_z + u_yᵀ W e_z)₊
 
 - FEASIBLE: a W with every gap u_{f(z)}ᵀ W e_z − u_yᵀ W e_z > 0, checked again in float64 on the vectors as given.
-- INFEASIBLE: the r are dual weights. For every W of unit norm the smallest gap is at most (Gordan)
+- INFEASIBLE: the r, in float64 and the coordinates solved in, are dual weights. For every W of unit norm the smallest
+  gap is at most (Gordan)
   κ_ub = |Σ r_zy (u_{f(z)} − u_y) e_zᵀ| / Σ r_zy = |∇f| / Σ r; below `tolerance` no W has a margin worth the name.
 - UNKNOWN: neither after `iterations` steps; the margin lies in [κ_lb, κ_ub].
 
@@ -70,8 +71,10 @@ def decide(
         return [decision for group in groups for decision in alone(problem.select(group))]
     exact = problem.double()
     frame = _Frame.whitening(exact) if whiten else _Frame.scaling(exact)
-    found = descend(frame.enter(problem), iterations=iterations, tolerance=float(tolerance))
-    return _decisions(problem, frame, found, found.bound < tolerance)
+    entered = frame.enter(problem)
+    found = descend(entered, iterations=iterations, tolerance=float(tolerance))
+    bound = certificates(entered.double(), *(W.to(frame.M_in) for W in (found.W, found.W_dual)))[1]
+    return _decisions(problem, frame, found, bound < tolerance)
 
 
 def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500) -> list[Decision]:
@@ -144,15 +147,20 @@ def contradiction(problem: StorageProblem, b: int) -> str:
     n = int(problem.n[b])
     targets = problem.targets[b, :n].tolist()
     rivals = problem.all_rivals[b, :n].cpu()
-    for twins in _equal_rows(problem.keys[b, :n]):
+    keys = problem.keys[b, :n].detach().cpu().double()
+    for z in (keys == 0).all(1).nonzero()[:, 0].tolist():
+        if rivals[z].scatter(0, torch.tensor(targets[z]), False).any():
+            return f"key {z} is zero, so that all its scores are"
+    for twins in _equal_rows(torch.nn.functional.normalize(keys, dim=1)):
         for z, other in itertools.combinations(twins, 2):
             y, another = targets[z], targets[other]
             if y != another and rivals[z, another] and rivals[other, y]:
-                return f"keys {z} and {other} are equal, but should recall the values {y} and {another}"
+                how = "equal" if bool((keys[z] == keys[other]).all()) else "parallel"
+                return f"keys {z} and {other} are {how}, but should recall the values {y} and {another}"
     owners: dict[int, list[int]] = {}
     for z, y in enumerate(targets):
         owners.setdefault(y, []).append(z)
-    for twins in _equal_rows(problem.values[b]):
+    for twins in _equal_rows(problem.values[b].detach().cpu().double()):
         for y, another in itertools.permutations(twins, 2):
             if any(rivals[z, another] for z in owners.get(y, ())):
                 return f"values {min(y, another)} and {max(y, another)} are equal, so that no key can tell them apart"
@@ -160,9 +168,9 @@ def contradiction(problem: StorageProblem, b: int) -> str:
 
 
 def _equal_rows(rows: Float[Tensor, "n d"]) -> list[list[int]]:
-    """The indices of rows that are the same, group by group."""
+    """The indices of rows that are the same up to rounding, group by group."""
     groups: dict[bytes, list[int]] = {}
-    for i, row in enumerate(rows.detach().cpu().double().numpy() + 0.0):  # + 0.0: a −0 is a 0
+    for i, row in enumerate(rows.numpy().round(12) + 0.0):  # + 0.0: a −0 is a 0
         groups.setdefault(row.tobytes(), []).append(i)
     return [group for group in groups.values() if len(group) > 1]
 
@@ -211,13 +219,13 @@ class _Frame:
 
     @staticmethod
     def whitening(problem: StorageProblem) -> "_Frame":
-        """(XᵀX/n)^(−1/2) of keys and of values; a direction without data counts as a thousandth of the largest."""
+        """(XᵀX/n)^(−1/2) of keys and of values; a direction without data counts as a millionth of the largest."""
 
         def inverse_root(rows: Tensor) -> Tensor:
             used = (rows != 0).any(-1).sum(1).clamp_min(1)
             eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / used[:, None, None])
             largest = eigenvalues.amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-            root: Tensor = (vectors * eigenvalues.clamp(min=1e-6 * largest).rsqrt()[:, None]) @ vectors.mT
+            root: Tensor = (vectors * eigenvalues.clamp(min=1e-12 * largest).rsqrt()[:, None]) @ vectors.mT
             return root
 
         return _Frame(inverse_root(problem.keys), inverse_root(problem.values.flatten(1, -2)))

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from toytf.memory.association import Association, Readable
 from toytf.memory.mlp import MLPMemory
+from toytf.memory.solver import Real
 from toytf.theory import rank_fits
 
-Real = int | float
+ROUNDING = 1e-6
+"""A fraction in float32 may be this much below itself."""
 
 CHECK_EVERY = 16
 """Steps between looks at the accuracy: each one waits for the device."""
@@ -77,7 +79,7 @@ def _train(
         if step % CHECK_EVERY == 0 or step == steps:
             with torch.no_grad():
                 reached = float(unit.recall(memory()))
-            if reached >= recall or step == steps:
+            if reached >= recall - ROUNDING or step == steps:
                 return Trained(_frozen(memory()), reached, step)
         optimizer.zero_grad(set_to_none=True)
         loss = torch.nn.functional.cross_entropy(unit.scores(memory()), association.targets)

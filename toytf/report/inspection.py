@@ -32,7 +32,8 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
 def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: int | None) -> None:
     """Run probes on a checkpoint and print the table and the worst pairs."""
     run = Run.open(directory)
-    kinds = [kind] if kind else [probe.kind for probe in getattr(run.config, "probes", ())]
+    run.require_model()
+    kinds = [kind] if kind else [probe.kind for probe in run.config.probes]
     if not kinds:
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
     for name in kinds:

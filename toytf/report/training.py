@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 CHART_TITLES = {**GROUPS, "loss": "Loss by role", "accuracy": "Accuracy by role"}
 
+DRAWN_BY_PROBES = ("scores", "spectrum")
+"""Groups of many numbers that the figures of their probes show better than curves."""
+
 MAP_LENGTH = 64
 """Positions shown in an attention map; more cannot be read."""
 
@@ -31,7 +34,7 @@ def training_figures(run: "Run") -> Iterator[tuple[str, Any]]:
         group = name.partition("/")[0]
         if group == "eval":
             group = name.rpartition("_")[2]  # loss or accuracy
-        if group not in (*BACKGROUND, "floor", "data"):
+        if group not in (*BACKGROUND, *DRAWN_BY_PROBES, "floor", "data"):
             charts.setdefault(group, []).append(name)
     if history["step"].max() > 0:  # else nothing moved, and the table says it all
         for group, members in charts.items():

@@ -10,7 +10,7 @@ import math
 from scipy import optimize
 from scipy.special import lambertw
 
-from toytf.theory._domain import Real, at_least
+from toytf.theory._domain import Real, at_least, rank_fits
 from toytf.theory.spectra import top_energy
 from toytf.theory.statistical_dimension import dimension_bound, dimension_curve, statistical_dimension
 
@@ -20,23 +20,37 @@ _SLACK = 1.01
 
 @functools.cache
 def capacity(
-    d_in: int, d_out: int, *, rank: int | None = None, n_values: int | None = None, kappa: Real = 0.0
+    d_in: int,
+    d_out: int,
+    *,
+    rank: int | None = None,
+    n_values: int | None = None,
+    shared: bool = True,
+    kappa: Real = 0.0,
 ) -> float:
     """The number p of associations at which the weights that store all of them, with margin κ, disappear.
 
-    p δ_κ(V) = d_in d_out ω²(rank)
+    p δ_κ(V) = d_in d ω²(rank),   d = min(d_out, V − 1)
 
-    V is the number of values that compete (None: every association has its own, V = p), κ the margin in units of a
-    generic score of a matrix with ‖W‖_F = 1, and ω² the energy of a Gaussian matrix in its `rank` largest singular
-    values (1 for full rank). p log p / (d_in d_out) is .92 at d = 32, .80 at d = 256, and reaches 1/2 only beyond any
-    size that can be run.
+    V is the number of values that compete (None: every association has its own, V = p). Only their differences matter,
+    which span at most V − 1 dimensions if the keys share them: V = 2 gives Cover's 2 d_in. (Not `shared`: every key has
+    V − 1 rivals of its own, and d = d_out.) κ is the margin in units of a generic score of a matrix with ‖W‖_F = 1, and
+    ω² the energy of a Gaussian matrix in its `rank` largest singular values (1 for full rank).
+
+    p log p / (d_in d_out) is .92 at d = 32, .80 at d = 256, and reaches 1/2 only beyond any size one can run.
     """
     at_least(1, d_in=d_in, d_out=d_out)
     at_least(0, kappa=kappa)
-    size = d_in * d_out * (1.0 if rank is None else top_energy(rank, d_in, d_out))
+    if rank is not None:
+        rank_fits(rank, d_in, d_out)
     if n_values is not None:
-        delta = statistical_dimension(n_values, kappa).value
-        return size / delta if delta > 0 else math.inf
+        at_least(1, n_values=n_values)
+        if n_values == 1:
+            return math.inf
+        d = min(d_out, n_values - 1) if shared else d_out
+        kept = 1.0 if rank is None else top_energy(min(rank, d, d_in), d_in, d)
+        return d_in * d * kept / statistical_dimension(n_values, kappa * math.sqrt(d / d_out)).value
+    size = d_in * d_out * (1.0 if rank is None else top_energy(rank, d_in, d_out))
 
     def bound_excess(p: Real) -> float:
         return p * dimension_bound(p, kappa)[0] - size
@@ -69,16 +83,18 @@ def load(p: Real, d_in: int, d_out: int) -> float:
 def maximal_margin(p: int, d_in: int, d_out: int, *, n_values: int | None = None) -> float:
     """The largest margin κ ≥ 0 with which p associations can be stored, for ‖W‖_F = 1 and rows of norm √d.
 
-    δ_κ(V) = d_in d_out / p,   V = n_values, or p if None
+    δ_κ'(V) = d_in d / p,   κ = κ' √(d_out / d),   d = min(d_out, V − 1),   V = n_values, or p if None
 
-    0 at capacity and beyond, ∞ without a rival. Assumes p ≫ d: 15 to 20 % too large when p is below about 3 d.
+    V values differ in V − 1 dimensions only, where they are the longer the fewer there are. 0 at capacity and beyond,
+    ∞ without a rival. Assumes p ≫ d_in: some 20 % too large when p is below about 3 d_in.
     """
     at_least(1, p=p, d_in=d_in, d_out=d_out)
     V = p if n_values is None else n_values
     at_least(1, n_values=V)
-    target = d_in * d_out / p
     if V == 1:
         return math.inf
+    d = min(d_out, V - 1)
+    target = d_in * d / p
     if statistical_dimension(V).value >= target:
         return 0.0
 
@@ -95,4 +111,4 @@ def maximal_margin(p: int, d_in: int, d_out: int, *, n_values: int | None = None
     low = margin_of_bound(target)
     ratio = dimension_bound(V, low)[0] / statistical_dimension(V, low).value
     high = margin_of_bound(_SLACK * ratio * target)
-    return float(optimize.brentq(excess, low, high, xtol=1e-4))
+    return math.sqrt(d_out / d) * float(optimize.brentq(excess, low, high, xtol=1e-4))

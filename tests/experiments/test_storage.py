@@ -1,0 +1,314 @@
+"""The experiment storage: the same associations stored by several rules, and what is measured of each."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+import torch
+
+import toytf
+from toytf import theory
+from toytf.errors import UserError
+from toytf.experiments import memory_config
+from toytf.experiments.memory_config import PAIRED, StorageConfig, StoredRule
+from toytf.experiments.storage import build, material
+from toytf.plugins import load_config
+
+if TYPE_CHECKING:
+    from conftest import Ended
+
+Run = Callable[..., toytf.Run]
+
+D, N = 12, 32
+"""n log n / d² = 0.77: the optimum stores them all (its law says 38), Hebb by far not."""
+
+
+@pytest.fixture(scope="module")
+def store(run_quietly: Run) -> Run:
+    """A run of the experiment storage: `store(rules=[…], dimension=…, n=…)`."""
+
+    def run(**config: Any) -> toytf.Run:
+        return run_quietly(experiment="storage", **config)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def three_rules(store: Run) -> toytf.Run:
+    return store(rules=["hebbian", "optimum", "mlp_h2"], dimension=D, n=N, width=16, seeds=[0, 1])
+
+
+def configured(**config: Any) -> StorageConfig:
+    loaded: StorageConfig = load_config({"experiment": "storage", "rules": ["hebbian"], "device": "cpu", **config})
+    return loaded
+
+
+# --- what is measured
+
+
+def test_the_optimum_recalls_what_hebb_does_not(three_rules: toytf.Run) -> None:
+    summary = three_rules.summary
+    assert summary["recall/optimum"] == 1
+    assert summary["recall/hebbian"] < 0.8
+    for rule in three_rules.config.rules:
+        assert summary[f"ideal/recall/{rule}"] == 1
+        assert summary[f"chance/recall/{rule}"] == pytest.approx(1 / N)
+    assert summary["margin/optimum_min"] > 0 > summary["margin/hebbian_min"]
+    assert summary["margin/hebbian_negative"] == pytest.approx(1 - summary["recall/hebbian"])
+    assert summary["utilisation/hebbian/stored"] == pytest.approx(N * summary["recall/hebbian"])
+    full = summary["utilisation/optimum/stored"] / summary["utilisation/optimum/capacity"]
+    assert summary["utilisation/optimum"] == pytest.approx(full)
+
+
+def test_a_metric_is_named_by_its_group_and_rule(three_rules: toytf.Run) -> None:
+    matrix = {
+        "recall/{}", "margin/{}_min", "margin/{}_median", "margin/{}_mean", "margin/{}_negative",
+        "scores/{}_correct_mean", "scores/{}_correct_spread", "scores/{}_rival_max", "scores/{}_rival_spread",
+        "spectrum/{}_fourth_moment", "spectrum/{}_largest", "spectrum/{}_effective_rank", "spectrum/{}_distance",
+        "spectrum/{}_distance_hebbian", "utilisation/{}", "utilisation/{}/stored", "utilisation/{}/capacity",
+    }  # fmt: skip
+    names = {name for name in three_rules.summary if not name.startswith(("theory/", "ideal/", "chance/"))}
+    for rule in ("hebbian", "optimum"):
+        assert {name.format(rule) for name in matrix} == {
+            name for name in names if re.search(rf"/{rule}(_|/|$)", name) and not name.endswith("/std")
+        }
+    assert not any(name.startswith(("spectrum/mlp", "utilisation/mlp", "theory/scores/mlp")) for name in names)
+    assert {f"{name}/std" for name in names if not name.endswith("/std")} <= names
+
+
+def test_beside_hebb_stands_hebb_s_own_law(three_rules: toytf.Run) -> None:
+    """Right scores √(d²/p) ± 1, rivals √(1 + 2d/p), ⟨s⁴⟩ = 2 + d/p; for the margins of Hebb there is no law."""
+    summary = three_rules.summary
+    assert summary["theory/scores/hebbian_correct_mean"] == pytest.approx(D / math.sqrt(N))
+    assert summary["theory/scores/hebbian_correct_spread"] == 1
+    assert summary["theory/scores/hebbian_rival_spread"] == pytest.approx(math.sqrt(1 + 2 * D / N))
+    assert summary["theory/spectrum/hebbian_fourth_moment"] == pytest.approx(2 + D / N)
+    assert not any(name.startswith("theory/margin/hebbian") for name in summary)
+    # Each seed scatters by √2/d = 0.12 of the mean.
+    assert summary["scores/hebbian_correct_mean"] == pytest.approx(D / math.sqrt(N), rel=0.25)
+    assert summary["spectrum/hebbian_fourth_moment"] == pytest.approx(2 + D / N, rel=0.25)
+
+
+def test_beside_the_optimum_stands_the_law_of_the_best_weights(three_rules: toytf.Run) -> None:
+    summary = three_rules.summary
+    kappa = theory.maximal_margin(N, D, D)
+    assert summary["theory/margin/optimum_min"] == pytest.approx(kappa)
+    assert summary["theory/scores/optimum_correct_mean"] == pytest.approx(theory.optimum_scores(N, kappa).mean)
+    assert summary["theory/spectrum/optimum_fourth_moment"] == pytest.approx(2, abs=1e-3)
+    assert summary["theory/utilisation/optimum/stored"] == N
+
+
+def test_of_a_rectangle_hebb_s_mean_is_that_of_the_area(store: Run) -> None:
+    run = store(rules=["hebbian"], dimension=[8, 18], n=36)
+    assert run.summary["theory/scores/hebbian_correct_mean"] == pytest.approx(2)
+    assert run.summary["theory/scores/hebbian_rival_spread"] == pytest.approx(math.sqrt(1 + 26 / 36))
+
+
+def test_hebb_s_law_is_not_told_of_answers_that_are_shared(store: Run) -> None:
+    run = store(rules=["hebbian"], dimension=6, n=12, data={"n_answers": 4})
+    assert run.summary["chance/recall/hebbian"] == pytest.approx(1 / 4)
+    assert not any(name.startswith(("theory/scores/", "theory/spectrum/", "theory/margin/")) for name in run.summary)
+
+
+@pytest.mark.parametrize("change", [{}, {"noise": 3}, {"data": {"n_answers": 3}}], ids=["plain", "noise", "shared"])
+def test_the_lemmas_are_what_autograd_says(change: dict[str, Any], store: Run) -> None:
+    run = store(rules=["gradient_step", "noisy_gradient_step"], dimension=[6, 9], n=8, **change)
+    for rule in run.config.rules:
+        assert 0 < run.summary[f"lemma/{rule}"] < 1e-12
+
+
+def test_noise_cancels_in_the_step_that_knows_its_classes(store: Run) -> None:
+    """128 dimensions, 16 answers, each asked for with 8 noise vectors as long as the key itself."""
+    run = store(rules=["noisy_gradient_step"], dimension=128, n=16, noise=8)
+    assert run.summary["recall/noisy_gradient_step"] >= 0.99
+
+
+# --- the associations
+
+
+def test_all_rules_get_the_same_associations() -> None:
+    config = configured(rules=["hebbian", "mlp_h2"], width=4, n=9, dimension=5)
+    (first, _), (second, _) = (build(config, 0, rule) for rule in config.rules)
+    assert torch.equal(first.keys, second.keys)
+    assert torch.equal(first.values, second.values)
+    other, _ = build(config, 1, "hebbian")
+    assert not torch.equal(first.keys, other.keys)
+
+
+def test_every_answer_is_asked_for_with_every_noise_vector() -> None:
+    clean = material(configured(n=5, dimension=7), 0, "hebbian").association
+    noisy = material(configured(n=5, dimension=7, noise=3), 0, "hebbian").association
+    assert noisy.keys.shape == (15, 7)
+    assert noisy.targets.tolist() == [answer for answer in range(5) for _ in range(3)]
+    noise = noisy.keys.reshape(5, 3, 7) - clean.keys[:, None]
+    torch.testing.assert_close(noise, noise[:1].expand_as(noise))  # the same three for every key
+    assert not torch.allclose(noise[0, 0], noise[0, 1])
+    torch.testing.assert_close(noise.norm(dim=2), torch.full((5, 3), math.sqrt(7)))
+    assert torch.equal(noisy.values, clean.values)
+
+
+def test_facts_about_pairs_draw_their_answers_from_the_pool_of_the_second_part() -> None:
+    given = material(configured(dimension=[6, 8], pairs={"first": 3, "second": 4, "answers": 5}), 0, "hebbian")
+    facts, parts = given.association, given.parts
+    assert parts is not None
+    assert facts.keys.shape == (12, 6)
+    assert facts.values.shape == (20, 8)
+    torch.testing.assert_close(facts.keys, (parts[0] + parts[1]) / math.sqrt(2))
+    firsts, seconds = parts[0].reshape(3, 4, 6), parts[1].reshape(3, 4, 6)
+    assert torch.equal(firsts, firsts[:, :1].expand_as(firsts))  # every first part with every second
+    assert torch.equal(seconds, seconds[:1].expand_as(seconds))
+    pools = facts.targets.reshape(3, 4) // 5
+    assert torch.equal(pools, torch.arange(4).expand(3, 4))
+    assert len(facts.targets.unique()) > 4  # not the same answer for all
+
+
+def test_facts_differ_by_seed_and_not_by_rule() -> None:
+    config = configured(dimension=6, pairs={"first": 3, "second": 4, "answers": 5})
+    targets = [material(config, seed, rule).association.targets for seed, rule in ((0, "a"), (0, "b"), (1, "a"))]
+    assert torch.equal(targets[0], targets[1])
+    assert not torch.equal(targets[0], targets[2])
+
+
+# --- every rule, every size, every field
+
+
+@pytest.mark.parametrize("pairs", [{"first": 2, "second": 2, "answers": 2}, None], ids=["pairs", "plain"])
+def test_every_rule_can_be_run(pairs: dict[str, int] | None, store: Run) -> None:
+    rules = [rule for rule in get_args(StoredRule) if not rule.endswith("_decoupled")]
+    chosen = [rule for rule in rules if (rule in PAIRED) == bool(pairs)]
+    run = store(rules=chosen, dimension=4, width=3, n=None if pairs else 4, pairs=pairs)
+    assert {f"recall/{rule}" for rule in chosen} <= set(run.summary)
+    assert all(0 <= run.summary[f"recall/{rule}"] <= 1 for rule in chosen)
+
+
+@pytest.mark.parametrize(
+    "smallest",
+    [
+        {"n": 1},
+        {"n": 2, "dimension": 1},
+        {"n": 3, "data": {"n_answers": 2}},
+        {"pairs": {"first": 1, "second": 1, "answers": 1}},
+    ],
+    ids=["one pair", "one dimension", "two answers", "one fact"],
+)
+def test_the_smallest_associations_are_measured_too(smallest: dict[str, Any], store: Run) -> None:
+    run = store(rules=["hebbian", "optimum", "gradient_step"], **{"dimension": 3, **smallest})
+    assert run.finished
+    assert all(math.isfinite(value) for value in run.summary.values())
+
+
+PAIRS = {"first": 3, "second": 3, "answers": 3}
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "rules": ({}, {"rules": ["ridge"]}),
+    "dimension": ({}, {"dimension": 5}),
+    "n": ({}, {"n": 7}),
+    "width": ({"rules": ["low_rank"], "width": 2}, {"width": 3}),
+    "data.law": ({}, {"data": {"law": "gaussian"}}),
+    "data.n_answers": ({}, {"data": {"n_answers": 3}}),
+    "noise": ({}, {"noise": 2}),
+    "pairs": ({}, {"n": None, "pairs": PAIRS}),
+    "pairs.first": ({"n": None, "pairs": PAIRS}, {"pairs": {**PAIRS, "first": 2}}),
+    "pairs.second": ({"n": None, "pairs": PAIRS}, {"pairs": {**PAIRS, "second": 2}}),
+    "pairs.answers": ({"n": None, "pairs": PAIRS}, {"pairs": {**PAIRS, "answers": 2}}),
+    "iterations": ({"rules": ["optimum"], "n": 8}, {"iterations": 1}),
+    "trained.lr": ({"rules": ["trained_linear"]}, {"trained": {"lr": 0.01}}),
+    "trained.steps": ({"rules": ["trained_linear"]}, {"trained": {"steps": 1}}),
+    "seeds": ({}, {"seeds": [1]}),
+}
+ELSEWHERE = {"experiment", "device", "threads", "logging", "data", "trained"}
+"""Of the machine, the same for all experiments, or listed by its fields."""
+
+
+def test_the_table_of_changes_has_every_field() -> None:
+    nested = {f"data.{field}" for field in memory_config.DataConfig.model_fields}
+    nested |= {f"trained.{field}" for field in memory_config.TrainedConfig.model_fields}
+    nested |= {f"pairs.{field}" for field in memory_config.PairsConfig.model_fields}
+    assert set(CHANGES) == set(StorageConfig.model_fields) - ELSEWHERE | nested
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_every_field_changes_what_is_measured(field: str, store: Run) -> None:
+    besides, change = CHANGES[field]
+    config = {"rules": ["hebbian"], "dimension": 4, "n": 6, **besides}
+    before, after = store(**config), store(**{**config, **change})
+    assert before.metrics_file.read_bytes() != after.metrics_file.read_bytes()
+
+
+def test_the_threads_are_used_and_given_back(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    store(rules=["hebbian"], dimension=4, n=6, threads=2, anew=True)
+    assert used == [2, 1]
+
+
+def test_the_same_config_gives_the_same_bytes(store: Run) -> None:
+    config = {"rules": ["hebbian", "mlp_relu", "optimum"], "dimension": 5, "n": 8, "width": 6}
+    first, again = (store(**config, anew=True).metrics_file.read_bytes() for _ in range(2))
+    assert first == again
+
+
+# --- what can be looked at
+
+
+def test_the_figures_are_scores_and_singular_values_of_every_matrix(three_rules: toytf.Run) -> None:
+    saved = {path.stem: path.read_text() for path in (three_rules.directory / "figures").glob("*.json")}
+    assert set(saved) == {"scores", "spectrum"}
+    for rule in ("hebbian", "optimum", "mlp_h2"):
+        assert rule in saved["scores"]
+        assert (rule in saved["spectrum"]) == (rule != "mlp_h2")  # an MLP has no singular values
+
+
+def test_the_page_has_the_theory_beside_what_was_measured(three_rules: toytf.Run) -> None:
+    html = three_rules.report_file.read_text(encoding="utf-8")
+    table = html[html.index("<table>") : html.index("</table>")]
+    assert re.findall("<th>(.*?)</th>", table) == ["", "measured", "ideal", "theory", "chance"]
+    for text in (
+        "Recall, as a fraction of the pairs",
+        "Margins (in standard deviations of a score)",
+        "hebbian_correct_mean",
+    ):
+        assert text in table
+    assert f"<td>{D / math.sqrt(N):.3f}</td>" in table
+
+
+def test_the_table_in_the_terminal_has_the_theory_too(three_rules: toytf.Run, invoke: "Callable[..., Ended]") -> None:
+    ended = invoke("run", three_rules.config_file, "--out", three_rules.directory, "--resume")
+    assert ended.code == 0
+    header = ended.out.splitlines()[0]
+    assert re.search(r"measured.*ideal.*theory.*chance", header)
+    assert re.search(rf"hebbian_correct_mean .* {D / math.sqrt(N):.3f} ", ended.out)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--probe", "spectrum"]], ids=["all", "one"])
+def test_there_is_no_model_to_probe(
+    arguments: list[str], three_rules: toytf.Run, invoke: "Callable[..., Ended]"
+) -> None:
+    ended = invoke("probe", three_rules.directory, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert re.fullmatch(r"toytf: .*experiment storage.* has no model.*\n", ended.err)
+
+
+def test_from_python_there_is_no_model_either(three_rules: toytf.Run) -> None:
+    for ask in (three_rules.model, lambda: three_rules.probe("spectrum"), lambda: three_rules.batch(1)):
+        with pytest.raises(UserError, match="experiment storage: it has no model"):
+            ask()
+
+
+def test_inspect_puts_memories_and_a_training_on_one_page(
+    three_rules: toytf.Run, tiny_run: toytf.Run, invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    page = tmp_path / "both.html"
+    ended = invoke("inspect", three_rules.directory, tiny_run.directory, "--html", page)
+    assert (ended.code, ended.out) == (0, f"{page}\n")
+    text = page.read_text(encoding="utf-8")
+    for title in ("Singular values of", "Attention of layer 2", "Recall, as a fraction of the pairs"):
+        assert title in text
+
+
+def test_inspect_writes_the_page_of_memories_again(three_rules: toytf.Run, invoke: "Callable[..., Ended]") -> None:
+    ended = invoke("inspect", three_rules.directory)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"{three_rules.report_file}\n"

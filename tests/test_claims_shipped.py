@@ -1,0 +1,93 @@
+"""The claims that ship ask for what their runs measure: a misspelt metric should not be found only after minutes."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toytf.catalogue import claim_files
+from toytf.claims import load_claim
+from toytf.experiments.capacity import cases, predicted_capacity
+from toytf.experiments.launch import run_config
+from toytf.experiments.memory_config import CapacityConfig, StorageConfig
+from toytf.plugins import ExperimentConfig, plugins
+
+# Names of metrics do not depend on these sizes.
+TINY_TRAINING = {
+    "train": {"steps": 0, "evaluation": {"sequences": 8}},
+    "task": {"seq_len": 8},
+    "model": {"d_model": 16},
+}
+TINY_STORAGE = {"dimension": 4, "width": 3, "n": 4, "noise": 2, "pairs": {"first": 2, "second": 2, "answers": 2}}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], set[str]]:
+    """The metrics that a run of a claim has: of a capacity by its cases, of others by a run as small as can be."""
+
+    @cache
+    def names(claim: str, run: str) -> set[str]:
+        config = load_claim(claim_files()[claim])[1][run]
+        if isinstance(config, CapacityConfig):
+            return _names_of_capacity(config)
+        out = tmp_path_factory.mktemp("claims") / "run"
+        return set(run_config(_tiny(config), out, resume=False).history.columns)
+
+    return names
+
+
+def _tiny(config: ExperimentConfig) -> ExperimentConfig:
+    content = config.model_dump(mode="json", exclude_unset=False)
+    changes: dict[str, Any] = TINY_TRAINING
+    if isinstance(config, StorageConfig):
+        changes = {name: value for name, value in TINY_STORAGE.items() if content[name] is not None}
+    content |= {"seeds": [0], "threads": 1, "device": "cpu"}
+    return type(config).model_validate(_merged(content, changes))
+
+
+def _merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    def put(name: str, value: Any) -> Any:
+        return _merged(content[name], value) if isinstance(value, dict) else value
+
+    return content | {name: put(name, value) for name, value in changes.items()}
+
+
+def _names_of_capacity(config: CapacityConfig) -> set[str]:
+    found: set[str] = set()
+    for case in cases(config):
+        groups = ["capacity", "load", "facts_per_parameter", "bits_per_parameter"]
+        if predicted_capacity(config, case) is not None:
+            groups += ["theory/capacity", "theory/load", "over_theory"]
+        found |= {f"{group}/{case.name}" for group in groups}
+        if len(config.dimensions) > 1:
+            found.add(f"exponent/{case.rule}" + (f"_m{case.width}" if case.width else ""))
+        if case.width and len(config.widths) > 1:
+            found.add(f"width_exponent/{case.name.rpartition('_m')[0]}")
+    return found
+
+
+@pytest.mark.parametrize("name", claim_files())
+def test_a_shipped_claim_asks_for_what_its_runs_measure(name: str, measured: Callable[[str, str], set[str]]) -> None:
+    claim, configs = load_claim(claim_files()[name])
+    for expectation in claim.expect:
+        asked = [expectation.metric, *([expectation.value] if isinstance(expectation.value, str) else [])]
+        assert {metric.removeprefix("onset/") for metric in asked} <= measured(name, expectation.run)
+        assert len(configs[expectation.run].seeds) >= expectation.seeds
+    assert {expectation.run for expectation in claim.expect} == set(configs)  # no run for nothing
+
+
+def test_the_areas_of_claims_are_folders_of_unlike_names() -> None:
+    files = claim_files()
+    folder = next(iter(files.values())).parent.parent
+    assert len(files) == len(list(folder.glob("*/*.yaml")))
+    assert {path.parent.name for path in files.values()} == {path.name for path in folder.iterdir() if path.is_dir()}
+    assert not set(files) & {path.parent.name for path in files.values()}
+
+
+def test_the_benchmarks_are_found() -> None:
+    found = plugins("benchmarks")
+    assert {"bigram_data", "capacity"} <= set(found)
+    assert all(callable(measure) for measure in found.values())
+    assert Path(found["capacity"].__code__.co_filename).name == "capacity.py"
