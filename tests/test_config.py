@@ -165,7 +165,7 @@ _CHANGES = st.fixed_dictionaries(
     optional={
         "train.steps": st.integers(0, 10**9),
         "train.optimizer.lr": st.floats(1e-300, 1e300),
-        "train.optimizer.betas": st.tuples(st.floats(0, 1), st.floats(0, 1)).map(list),
+        "train.optimizer.betas": st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)).map(list),
         "model.d_model": st.integers(1, 10**6),
         "model.init": st.just("ideal"),
         "model.unfreeze": st.dictionaries(st.integers(0, 99), st.lists(st.sampled_from(["*", "embed.W_E"]))),

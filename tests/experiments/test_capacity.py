@@ -11,6 +11,7 @@ import torch
 
 import toytf
 from toytf import theory
+from toytf.errors import UserError
 from toytf.experiments import capacity, memory_config
 from toytf.experiments.capacity import Case, cases
 from toytf.experiments.memory_config import EXACT, NARROW, PAIRED, WIDE, CapacityConfig, Rule, StoredRule
@@ -85,7 +86,8 @@ def test_load_bits_and_facts_follow_from_the_capacity(several: toytf.Run) -> Non
         n_parameters = 2 * case.width * d if case.width else d * d
         assert row[f"load/{name}"] == pytest.approx(p * math.log(p) / d**2)
         assert row[f"facts_per_parameter/{name}"] == pytest.approx(p / n_parameters)
-        assert row[f"bits_per_parameter/{name}"] == pytest.approx(p * math.log2(p) / n_parameters)
+        n = max(round(p), 1)
+        assert row[f"bits_per_parameter/{name}"] == pytest.approx(n * math.log2(n) / n_parameters)
         if case.rule in PREDICTED:
             predicted = row[f"theory/capacity/{name}"]
             assert row[f"over_theory/{name}"] == pytest.approx(p / predicted)
@@ -98,7 +100,8 @@ def test_a_search_tells_the_pairs_between_which_the_answer_changed(several: toyt
         searched = not name.startswith(("hebbian", "mlp"))
         assert (f"capacity/{name}/feasible" in row) == searched
         if searched:
-            low, high = row[f"capacity/{name}/feasible"], row[f"capacity/{name}/infeasible"]
+            end = "infeasible" if name.startswith("optimum") else "not_found"  # only the optimum has certificates
+            low, high = row[f"capacity/{name}/feasible"], row[f"capacity/{name}/{end}"]
             assert high - low == 1
             assert row[f"capacity/{name}"] == (low + high) / 2
 
@@ -194,8 +197,7 @@ def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run
         assert run.summary[f"load/optimum_{name}"] == pytest.approx(p * math.log(p) / (d_in * d_out))
         assert run.summary[f"facts_per_parameter/optimum_{name}"] == pytest.approx(p / (d_in * d_out))
         assert run.summary[f"theory/capacity/optimum_{name}"] == pytest.approx(theory.capacity(d_in, d_out))
-        hebbian = theory.hebbian_capacity(math.sqrt(d_in * d_out))
-        assert run.summary[f"theory/capacity/hebbian_{name}"] == pytest.approx(hebbian)
+        assert f"theory/capacity/hebbian_{name}" not in run.summary  # its law is for square matrices
     assert Case("low_rank", (3, 12), 2).name == "low_rank_d3x12_m2"
     assert Case("low_rank", (3, 12), 2).n_parameters == 2 * (3 + 12)
 
@@ -207,7 +209,7 @@ def test_with_shared_answers_the_law_is_that_of_so_many_classes(capacity_of: Run
     predicted = 36 / theory.statistical_dimension(16).value
     assert run.summary["theory/capacity/optimum_d6"] == pytest.approx(predicted)
     assert p / predicted == pytest.approx(1, abs=0.5)  # one seed at a small size
-    assert run.summary["bits_per_parameter/optimum_d6"] == pytest.approx(p * math.log2(16) / 36)
+    assert run.summary["bits_per_parameter/optimum_d6"] == pytest.approx(round(p) * math.log2(16) / 36)
     assert "theory/capacity/hebbian_d6" not in run.summary  # Hebb's law is for an answer each
 
 
@@ -300,13 +302,12 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "criterion": ({}, {"criterion": 0.9}),
     "resolution": ({"rules": ["optimum"], "dimensions": [8]}, {"resolution": 0.5}),
     "draws": ({}, {"draws": 5}),
-    "iterations": ({"rules": ["optimum"]}, {"iterations": 1}),
-    "tolerance": ({"rules": ["optimum"], "dimensions": [6]}, {"tolerance": 1.0}),
+    "tolerance": ({"rules": ["optimum"], "dimensions": [6]}, {"tolerance": 0.45}),
     "trained.lr": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 20, "lr": 1e-3}}),
     "trained.steps": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 1}}),
     "seeds": ({}, {"seeds": [1]}),
 }
-ELSEWHERE = {"experiment", "device", "threads", "logging"}
+ELSEWHERE = {"experiment", "device", "threads", "logging", "iterations"}
 """Of the machine, tested below, and the same for all experiments."""
 
 
@@ -322,6 +323,12 @@ def test_every_field_changes_what_is_measured(field: str, capacity_of: Run) -> N
     config = {"rules": ["hebbian"], "dimensions": [4], **besides}
     before, after = capacity_of(**config), capacity_of(**{**config, **change})
     assert before.metrics_file.read_bytes() != after.metrics_file.read_bytes()
+
+
+def test_too_few_iterations_are_no_measurement(capacity_of: Run) -> None:
+    """A solver that decides nothing must not report the guess it began with."""
+    with pytest.raises(UserError, match="iterations = 3 are too few to decide on .* pairs"):
+        capacity_of(rules=["optimum"], dimensions=[8], iterations=3)
 
 
 def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from toytf.memory.solver import Real, Status
 
 Name = TypeVar("Name")
 
-BELOW = 0.85
+BELOW = 0.95
 """Where a search begins, as a fraction of the guess: what it finds should be its own."""
 
 FAR = 2**22

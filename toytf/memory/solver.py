@@ -219,13 +219,14 @@ class _Frame:
 
     @staticmethod
     def whitening(problem: StorageProblem) -> "_Frame":
-        """(XᵀX/n)^(−1/2) of keys and of values; a direction without data counts as a millionth of the largest."""
+        """(XᵀX/n)^(−1/2) of keys and of values; directions without data are left out."""
 
         def inverse_root(rows: Tensor) -> Tensor:
             used = (rows != 0).any(-1).sum(1).clamp_min(1)
             eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / used[:, None, None])
             largest = eigenvalues.amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-            root: Tensor = (vectors * eigenvalues.clamp(min=1e-12 * largest).rsqrt()[:, None]) @ vectors.mT
+            inverse = torch.where(eigenvalues > 1e-12 * largest, eigenvalues.clamp_min(0).rsqrt(), 0.0)
+            root: Tensor = (vectors * inverse[:, None]) @ vectors.mT
             return root
 
         return _Frame(inverse_root(problem.keys), inverse_root(problem.values.flatten(1, -2)))
