@@ -43,6 +43,13 @@ class Association:
         if n and self.candidates is not None and not bool(self.candidates.gather(1, self.targets[:, None]).all()):
             raise ValueError("Association.candidates must include the target of every key")
 
+    def require_finite(self) -> None:
+        """Refuse vectors that are not numbers: no rule makes anything of them."""
+        for name, rows in (("keys", self.keys), ("values", self.values)):
+            bad = ~rows.isfinite().all(1)
+            if bool(bad.any()):
+                raise ValueError(f"{name} of an association must be finite, but row {int(bad.nonzero()[0, 0])} is not")
+
     @property
     def chance(self) -> float:
         """The recall of a guess among the candidates: mean_z 1 / #candidates(z)."""

@@ -15,6 +15,7 @@ def hebbian(association: Association) -> Float[Tensor, "d_out d_in"]:
     Every pair counts once, whatever its weight: the weights say how often a key is asked for, not how strongly it is
     stored (Bietti et al. 2023, §4).
     """
+    association.require_finite()
     return association.values[association.targets].T @ association.keys
 
 
@@ -26,6 +27,7 @@ def pseudo_inverse(association: Association) -> Float[Tensor, "d_out d_in"]:
     X [n d_in] has the keys as rows, U_f [n d_out] the value of each. W e_z = u_{f(z)} exactly if the keys are
     independent, so for n ≤ d_in in general position; for n ≫ d_in random keys it tends to `hebbian`, up to scale.
     """
+    association.require_finite()
     W = _exact(association.values[association.targets]).T @ _pinv(association.keys).T
     return W.to(association.keys)
 
@@ -39,6 +41,7 @@ def ridge(association: Association, strength: float = 1e-3) -> Float[Tensor, "d_
     the scale of the keys does not matter. `pseudo_inverse` is the limit strength → 0, `hebbian` (up to scale) that of
     strength → ∞.
     """
+    association.require_finite()
     X, Y = association.keys, association.values[association.targets]
     return ridge_regression(X, Y, strength, directions=X.shape[1]).T
 
@@ -53,6 +56,7 @@ def bi_whitened(association: Association) -> Float[Tensor, "d_out d_in"]:
     d = 32 all are recalled in half of the draws at n ≈ 68, with `ridge` 59, with `hebbian` 33. As for the optimum of
     Giorlandino, Goldt, Maillard 2026, linear maps of the keys or of the values change nothing.
     """
+    association.require_finite()
     W = _pinv(association.values)[:, association.targets.cpu()] @ _pinv(association.keys).T
     return W.to(association.keys)
 

@@ -50,8 +50,9 @@ def noisy_gradient_step(
 
 def _frequencies(association: Association) -> Float[Tensor, "n"]:
     """p(z): the normalised weights, uniform if there are none."""
+    association.require_finite()
     if association.weights is None:
-        return torch.full_like(association.keys[:, 0], 1 / len(association.keys))
+        return torch.full_like(association.keys[:, 0], 1 / max(len(association.keys), 1))
     return association.weights / association.weights.sum()
 
 

@@ -157,6 +157,8 @@ def mlp_least_squares(
 
 def _hidden_weights(width: int, keys: Float[Tensor, "n d"], generator: torch.Generator) -> Float[Tensor, "width d"]:
     """w_i ~ N(0, I / ⟨|e|²⟩), so that w·e ~ N(0, 1) whatever the scale of the keys."""
+    if not bool(keys.isfinite().all()):
+        raise ValueError("keys of an association must be finite")
     if width < 1:
         raise ValueError(f"width = {width} leaves no hidden unit: choose 1 or more")
     w = torch.randn(width, keys.shape[1], generator=generator, dtype=keys.dtype)

@@ -39,6 +39,8 @@ class StorageProblem:
         """Several problems as one; keys and values that one has fewer of than another are padded."""
         if len(problems) == 1:
             return problems[0]
+        if len({(p.keys.shape[2], p.values.shape[-1], p.own_values) for p in problems}) != 1:
+            raise ValueError("problems to be stacked must have the same d_in and d_out, and all or none own values")
         n, m = (max(sizes) for sizes in zip(*(problem.shape for problem in problems), strict=True))
         plain = all(problem.rivals is None and problem.shape == (n, m) for problem in problems)
         return StorageProblem(
