@@ -23,7 +23,8 @@ def gradient_step(
     u_yᵀ W_1 e_z = η p(z) (1{y = f(z)} − 1/m): `hebbian`, minus the mean value (Bietti et al. 2023, Lemma 1).
     """
     if law is None:
-        law = torch.nn.functional.one_hot(association.targets, len(association.values)).to(association.keys)
+        shape = len(association.keys), len(association.values)
+        law = association.keys.new_zeros(shape).scatter(1, association.targets[:, None], 1.0)
     W = _zeros(association) if W is None else W
     error = association.scores(W).softmax(1) - law
     return W - lr * association.values.T @ (_frequencies(association)[:, None] * error).T @ association.keys
