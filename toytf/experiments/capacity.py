@@ -165,7 +165,7 @@ def _search(
         if case.rule in TRAINERS or case.rule == "low_rank_optimum":
             return {seed: _try(config, case, streams[seed], n) for seed, n in questions.items()}
         problem = StorageProblem.stack([streams[seed].problem(n) for seed, n in questions.items()])
-        decisions = decide(problem, tolerance=config.tolerance, iterations=config.iterations)
+        decisions = decide(problem, tolerance=config.tolerance, iterations=config.iterations, stopping=stopping)
         for n, decision in zip(questions.values(), decisions, strict=True):
             if decision.status is Status.UNKNOWN and decision.margin_upper > NEAR:
                 raise UserError(f"iterations = {config.iterations} are too few to decide on {n} pairs: allow for more")
