@@ -112,12 +112,11 @@ def test_interrupted_from_python_it_raises(
 
 @pytest.mark.parametrize("rows", [0, 3, 5, 8, 9])  # of a capacity, 8 and 9 are the fits of the two seeds
 def test_killed_after_any_row_and_resumed_it_ends_the_same(
-    rows: int, experiment: str, config: Path, whole: toytf.Run, tmp_path: Path
+    rows: int, config: Path, whole: toytf.Run, tmp_path: Path
 ) -> None:
     """The row that was being written when the process died is torn in the middle."""
     lines = whole.metrics_file.read_bytes().splitlines(keepends=True)
-    if rows >= len(lines):
-        pytest.skip(f"{experiment} has fewer rows")
+    rows = min(rows, len(lines) - 1)  # a storage has fewer
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
