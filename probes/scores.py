@@ -9,7 +9,7 @@ from torch import Tensor
 
 from probes.config import ScoresConfig
 from probes.matrices import as_metrics, learned_memories
-from toytf.memory.measures import measure_scores, score_levels, score_unit, split_scores
+from toytf.memory.measures import measure_scores, score_levels, score_samples
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
@@ -30,9 +30,7 @@ class Scores(Probe):
         panels, lines = {}, {}
         for held in learned:
             if f"scores/{held.name}_correct_mean" in metrics:
-                unit = score_unit(held.association, held.memory)
-                right, rivals = split_scores(held.association, held.memory)
-                panels[held.name] = {"right": (right / unit).numpy(), "rivals": (rivals / unit).numpy()}
+                panels[held.name] = score_samples(held.association, held.memory)
                 lines[held.name] = score_levels(held.association) if isinstance(held.memory, Tensor) else {}
 
         def draw() -> object:

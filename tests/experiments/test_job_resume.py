@@ -65,7 +65,7 @@ def watch(experiment: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callabl
         def measure(config: Any, what: Any, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
             asked.append((getattr(what, "name", what), list(seeds)))
             before(len(asked))
-            return real(config, what, seeds, stopping)
+            yield from real(config, what, seeds, stopping)
 
         monkeypatch.setattr(module, "_measure", measure)
         return asked
@@ -200,3 +200,24 @@ def _is_the_same(run: toytf.Run, whole: toytf.Run) -> None:
     found, expected = (sorted(one.metrics_file.read_text().splitlines()) for one in (run, whole))
     assert found == expected
     assert run.report_file.is_file()
+
+
+def test_a_crash_in_the_second_seed_loses_nothing_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: toytf.Run, experiment: str, config: Path
+) -> None:
+    """Seeds that are done one by one are written one by one."""
+    module = EXPERIMENTS[experiment][1]
+    name = {"capacity": "_half_point", "storage": "build"}[experiment]
+    real = getattr(module, name)
+
+    def crash(config: Any, *rest: Any) -> Any:
+        if 1 in rest:  # the seed
+            raise RuntimeError("lightning")
+        return real(config, *rest)
+
+    monkeypatch.setattr(module, name, crash)
+    with pytest.raises(RuntimeError, match="lightning"):
+        toytf.run(config, out=tmp_path / "run")
+    assert toytf.Run.open(tmp_path / "run").history["seed"].tolist() == [0]
+    monkeypatch.setattr(module, name, real)
+    _is_the_same(toytf.run(config, out=tmp_path / "run", resume=True), whole)

@@ -583,3 +583,12 @@ def test_the_four_capacities_at_d_16(law: Law, own_rivals: bool, expected: float
     # 100 streams: standard error .28, and .2 to .3 in the expected value itself.
     found = capacities(law, range(100), own_rivals=own_rivals, iterations=400)
     assert np.mean(found) == pytest.approx(expected, abs=1)
+
+
+def test_values_that_are_tiny_are_not_called_equal():
+    """Undecided after one step at any scale: only rows that are the same to the last bit contradict each other."""
+    pairs = AssociationStream(0, 8, 8).prefix(20)
+    for scale in (1.0, 1e-14):
+        tiny = Association(pairs.keys.double(), scale * pairs.values.double(), pairs.targets)
+        decision = decide(StorageProblem.of(tiny), iterations=1)[0]
+        assert (decision.status, decision.reason) == (Status.UNKNOWN, "")

@@ -58,6 +58,11 @@ class Case:
         return f"{self.rule}_{size}" + (f"_m{self.width}" if self.width else "")
 
     @property
+    def certified(self) -> bool:
+        """Does the solver decide it, so that what is not stored cannot be?"""
+        return self.rule.removesuffix(DECOUPLED) == "optimum"
+
+    @property
     def n_parameters(self) -> int:
         """Entries of the matrix, or of the two matrices of a rule with a width."""
         return self.width * (self.d_in + self.d_out) if self.width else self.d_in * self.d_out
@@ -100,36 +105,39 @@ def predicted_capacity(config: CapacityConfig, case: Case) -> float | None:
 def _measure(config: CapacityConfig, case: Case, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
     predicted = predicted_capacity(config, case)
     guess = _first_guess(config, case) if predicted is None else predicted
-    with cpu_threads(config.threads if guess**2 * case.d_out > WORTH_TWO_THREADS else 1):
-        if case.rule in EXACT or case.rule in TRAINERS:
-            found = _search(config, case, seeds, guess, stopping)
-        else:
-            found = {seed: _half_point(config, case, seed, guess, stopping) for seed in seeds}
-    rows = {}
-    for seed, bracket in found.items():
-        p = bracket.estimate
-        error = 0.0 if config.criterion == "all" else 1 - config.criterion
-        n = max(round(p), 1)
-        bits = theory.bits_to_store(n, config.data.n_answers or n, error=error)
-        row = {
-            f"capacity/{case.name}": p,
-            f"facts_per_parameter/{case.name}": p / case.n_parameters,
-            f"bits_per_parameter/{case.name}": bits / case.n_parameters,
-        }
-        certified = case.rule in ("optimum", "optimum_decoupled")
-        if bracket.feasible:
-            row[f"capacity/{case.name}/feasible"] = float(bracket.feasible)
-        if bracket.infeasible is not None:
-            row[f"capacity/{case.name}/{'infeasible' if certified else 'not_found'}"] = float(bracket.infeasible)
+    for group in [seeds] if case.certified else [[seed] for seed in seeds]:  # the solver decides all seeds as one batch
+        with cpu_threads(config.threads if guess**2 * case.d_out > WORTH_TWO_THREADS else 1):
+            if case.rule in EXACT or case.rule in TRAINERS:
+                found = _search(config, case, group, guess, stopping)
+            else:
+                found = {seed: _half_point(config, case, seed, guess, stopping) for seed in group}
+        for seed in group:
+            yield seed, _row(config, case, found[seed], predicted)
+
+
+def _row(config: CapacityConfig, case: Case, bracket: Bracket, predicted: float | None) -> dict[str, float]:
+    """The metrics of one case and seed."""
+    p = bracket.estimate
+    error = 0.0 if config.criterion == "all" else 1 - config.criterion
+    n = max(round(p), 1)
+    bits = theory.bits_to_store(n, config.data.n_answers or n, error=error)
+    row = {
+        f"capacity/{case.name}": p,
+        f"facts_per_parameter/{case.name}": p / case.n_parameters,
+        f"bits_per_parameter/{case.name}": bits / case.n_parameters,
+    }
+    if bracket.feasible:
+        row[f"capacity/{case.name}/feasible"] = float(bracket.feasible)
+    if bracket.infeasible is not None:
+        row[f"capacity/{case.name}/{'infeasible' if case.certified else 'not_found'}"] = float(bracket.infeasible)
+    if predicted is not None:
+        row[f"theory/capacity/{case.name}"] = predicted
+        row[f"over_theory/{case.name}"] = p / predicted
+    if config.data.n_answers is None:
+        row[f"load/{case.name}"] = theory.load(max(p, 1.0), case.d_in, case.d_out)
         if predicted is not None:
-            row[f"theory/capacity/{case.name}"] = predicted
-            row[f"over_theory/{case.name}"] = p / predicted
-        if config.data.n_answers is None:
-            row[f"load/{case.name}"] = theory.load(max(p, 1.0), case.d_in, case.d_out)
-            if predicted is not None:
-                row[f"theory/load/{case.name}"] = theory.load(max(predicted, 1.0), case.d_in, case.d_out)
-        rows[seed] = row
-    return rows
+            row[f"theory/load/{case.name}"] = theory.load(max(predicted, 1.0), case.d_in, case.d_out)
+    return row
 
 
 def _first_guess(config: CapacityConfig, case: Case) -> float:
@@ -171,8 +179,7 @@ def _search(
                 raise UserError(f"iterations = {config.iterations} are too few to decide on {n} pairs: allow for more")
         return {seed: decision.status for seed, decision in zip(questions, decisions, strict=True)}
 
-    found = run_together({seed: bisect(guess, config.resolution) for seed in seeds}, ask)
-    return {seed: found[seed] for seed in seeds}
+    return run_together({seed: bisect(guess, config.resolution) for seed in seeds}, ask)
 
 
 def _try(config: CapacityConfig, case: Case, stream: AssociationStream, n: int) -> Status:

@@ -1,7 +1,7 @@
 """Experiments that are a list of jobs, each done for all seeds at once: rows, resuming, wandb, summary and page."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -15,8 +15,8 @@ from toytf.summary import by_seed, summarise
 from toytf.training.loop import MetricsFile
 from toytf.training.tracking import WandbMirror
 
-Rows = dict[int, dict[str, float]]
-"""Metrics by seed."""
+Rows = Iterator[tuple[int, dict[str, float]]]
+"""Seeds and their metrics, as they get done: each is written at once, and a crash loses none that came before."""
 
 Job = Callable[[Sequence[int], Callable[[], bool]], Rows]
 """Does its work for some seeds; may ask whether to stop, and then raises Interrupted."""
@@ -42,7 +42,7 @@ def run_jobs(
             try:
                 if left and stop.is_set():
                     raise Interrupted("stopped")
-                for seed, row in (job(left, stop.is_set) if left else {}).items():
+                for seed, row in job(left, stop.is_set) if left else ():
                     metrics.append({"seed": seed, "step": 0, **row})
             except Interrupted:
                 raise Interrupted(f"stopped before {name} was done; to go on: {run.resume_command}") from None
@@ -51,12 +51,12 @@ def run_jobs(
             run.add_seconds(name, time.perf_counter() - started)
             line.done()
     if conclude is not None:
-        known = _rows(by_seed(run.history))
-        for seed, row in _rows(conclude(by_seed(run.history))).items():
+        known = dict(_rows(by_seed(run.history)))
+        for seed, row in _rows(conclude(by_seed(run.history))):
             fresh = {name: value for name, value in row.items() if name not in known[seed]}
             if fresh:
                 metrics.append({"seed": seed, "step": 0, **fresh})
-    for seed, row in _rows(by_seed(run.history)).items():
+    for seed, row in _rows(by_seed(run.history)):
         with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
             mirror.log({"seed": seed, "step": 0, **row})
     write_report(run)
@@ -64,10 +64,8 @@ def run_jobs(
 
 
 def _rows(seeds: pd.DataFrame) -> Rows:
-    return {
-        int(str(seed)): {str(name): float(value) for name, value in values.dropna().items()}
-        for seed, values in seeds.iterrows()
-    }
+    for seed, values in seeds.iterrows():
+        yield int(str(seed)), {str(name): float(value) for name, value in values.dropna().items()}
 
 
 def _seeds_without(metric: str, seeds: Sequence[int], run: Run) -> list[int]:

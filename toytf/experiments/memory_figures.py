@@ -9,7 +9,7 @@ from toytf.experiments.capacity import cases
 from toytf.experiments.process import cpu_threads
 from toytf.experiments.storage import build
 from toytf.figures import PowerLaw, histograms, power_laws, ranked
-from toytf.memory.measures import score_levels, score_unit, spectrum_laws, split_scores
+from toytf.memory.measures import score_levels, score_samples, spectrum_laws
 from toytf.runs import Run
 from toytf.theory import asymptotic_capacity
 
@@ -48,13 +48,11 @@ def storage_figures(run: Run) -> Iterator[tuple[str, Any]]:
     for rule in run.config.rules:
         with cpu_threads(run.config.threads):
             association, memory = build(run.config, run.config.seeds[0], rule)
-        unit = score_unit(association, memory)
-        if unit > 0:
-            right, rivals = split_scores(association, memory)
-            scores[rule] = {"right": (right / unit).numpy(), "rivals": (rivals / unit).numpy()}
+        scores[rule] = score_samples(association, memory)
         if isinstance(memory, Tensor):
             lines[rule] = score_levels(association)
             spectra[rule] = spectrum_laws(memory, len(association.keys))
+    scores = {rule: samples for rule, samples in scores.items() if samples}
     if scores:
         yield "scores", histograms(scores, "Scores", lines=lines, x="score in units of a generic score")
     spectra = {rule: laws for rule, laws in spectra.items() if laws}

@@ -87,16 +87,15 @@ def _pairs(config: StorageConfig, pairs: PairsConfig, seed: int) -> tuple[Associ
 
 
 def _measure(config: StorageConfig, rule: str, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
-    rows: Rows = {}
     for seed in seeds:
         if stopping():
             raise Interrupted("stopped")
         with cpu_threads(config.threads):
             association, memory = build(config, seed, rule)
-            rows[seed] = _metrics(config, rule, association, memory)
+            row = _metrics(config, rule, association, memory)
             if rule in LEMMAS:
-                rows[seed][f"lemma/{rule}"] = _autograd_difference(rule, association, seed)
-    return rows
+                row[f"lemma/{rule}"] = _autograd_difference(rule, association, seed)
+        yield seed, row
 
 
 def _metrics(config: StorageConfig, rule: str, association: Association, memory: Readable) -> dict[str, float]:

@@ -107,6 +107,15 @@ def measure_scores(association: Association, memory: Readable) -> Measured:
     return Measured(metrics, {name: stretch * value for name, value in predicted.items() if name in metrics})
 
 
+def score_samples(association: Association, memory: Readable) -> dict[str, Float[np.ndarray, "k"]]:
+    """All scores in units of `score_unit`, as `right` and `rivals`; {} for a memory that says nothing."""
+    unit = score_unit(association, memory)
+    if not 0 < unit < math.inf:
+        return {}
+    right, rivals = split_scores(association, memory)
+    return {"right": (right / unit).numpy(), "rivals": (rivals / unit).numpy()}
+
+
 def score_levels(association: Association) -> dict[str, float]:
     """Where theory expects the right scores of the best weights and of Hebb's, and the largest of normal rivals."""
     n, m = len(association.keys), len(association.values)

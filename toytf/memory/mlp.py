@@ -85,6 +85,7 @@ def mlp_hermite(
     (n/d) (E[σ²]/m + c_q² d^{−q}): about m d pairs fit once d^q ≥ m, while degree 1 is a d × d matrix however wide
     (after the MLP memories of Nichani, Lee, Bietti 2024).
     """
+    association.require_finite()
     W = _hidden_weights(width, association.keys, generator)
     activation = partial(hermite, degree=degree) if activation is None else activation
     return _store(association, W, hermite(association.keys @ W.T, degree), degree, activation)
@@ -125,6 +126,7 @@ def mlp_pairs(
     if form == "product" and degree % 2:
         raise ValueError(f'degree = {degree} has no product form: choose 2, 4, … or form = "joint"')
     both = torch.cat([first, second])
+    association.require_finite()
     W = _hidden_weights(width, both, generator)
     if form == "joint":
         return _store(association, W, hermite(keys @ W.T, degree), degree, activation)
@@ -150,6 +152,7 @@ def mlp_least_squares(
     X [n d_in] has the keys as rows, Y [n d_out] the value of each, Φ [n m] the hidden units, m = width. Needs far fewer
     hidden units than `mlp_hermite`: some 20 parameters for each pair rather than thousands.
     """
+    association.require_finite()
     W = _hidden_weights(width, association.keys, generator)
     features, Y = activation(association.keys @ W.T), association.values[association.targets]
     return MLPMemory(W, ridge_regression(features, Y, ridge, directions=len(features)), activation)
@@ -157,8 +160,6 @@ def mlp_least_squares(
 
 def _hidden_weights(width: int, keys: Float[Tensor, "n d"], generator: torch.Generator) -> Float[Tensor, "width d"]:
     """w_i ~ N(0, I / ⟨|e|²⟩), so that w·e ~ N(0, 1) whatever the scale of the keys."""
-    if not bool(keys.isfinite().all()):
-        raise ValueError("keys of an association must be finite")
     if width < 1:
         raise ValueError(f"width = {width} leaves no hidden unit: choose 1 or more")
     w = torch.randn(width, keys.shape[1], generator=generator, dtype=keys.dtype)
