@@ -27,6 +27,11 @@ class Batch:
     roles: Mapping[str, Bool[Tensor, "batch position"]]
     latents: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def first(self, n: int) -> "Batch":
+        """Its first n sequences."""
+        roles, latents = ({name: part[:n] for name, part in parts.items()} for parts in (self.roles, self.latents))
+        return Batch(self.tokens[:n], self.targets[:n], roles, latents)
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -60,6 +65,8 @@ class Task(ABC):
     output_names: tuple[str, ...]
     solution: tuple[str, ...] = ()
     """The memories that together solve the task; the ideal construction needs room for each."""
+    goal: str = "all"
+    """The role in which it shows whether they do."""
 
     def __init__(self, config: Any, device: torch.device) -> None:
         self.config = config
@@ -81,6 +88,10 @@ class Task(ABC):
         """Facts about a batch that explain its metrics, logged as `data/<name>`."""
         return {}
 
+    def rivals(self, batch: Batch) -> Mapping[str, Int[Tensor, "batch position"]]:
+        """Named answers other than the target whose probability is of interest, such as a noise token."""
+        return {}
+
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
         """The named memories that would solve the task, in the vectors of this model; only those it has room for."""
         return {}
@@ -91,7 +102,11 @@ class Task(ABC):
 
         W = β Σ_z u_{f(z)} e_zᵀ / (⟨|u|²⟩ ⟨|e|²⟩);  feed-forward parts are silenced.
         """
-        memories = {name: memory for name, memory in self.memories(model).items() if memory.law is None}
+        memories = {
+            name: memory
+            for name, memory in self.memories(model).items()
+            if (name in self.solution if self.solution else memory.law is None)
+        }
         missing = [name for name in self.solution if name not in memories]
         if missing or not memories:
             what = ", ".join(missing) or "any memory"

@@ -6,10 +6,23 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
+from toytf.config import Config
 from toytf.plugins import TaskConfig
 
 SHAKESPEARE = "shakespeare"
 """The corpus that ships: 42 plays and poems, as a table of 65 characters."""
+
+EXTRA = "extra"
+"""The noise token that is no character of the corpus."""
+
+
+class NoiseConfig(Config):
+    """After a trigger, every now and then, one fixed token instead of the output (Chen, Bruna, Bietti 2024)."""
+
+    probability: float = Field(ge=0, lt=1)
+    """α: how often, independently at every occurrence of a trigger."""
+    token: str = Field(default="!", min_length=1)
+    """A character of the corpus, or "extra": a further token τ that occurs nowhere else; unigrams follow it."""
 
 
 class BigramConfig(TaskConfig):
@@ -38,6 +51,7 @@ class BigramConfig(TaskConfig):
     """The law of a trigger's output: uniform over the vocabulary, or what follows the trigger in the corpus."""
     no_repeat: bool = False
     """Never let a trigger be its own output."""
+    noise: NoiseConfig | None = None
     show_latents: bool = False
     """Put the triggers of the sequence in front of it."""
     corpus: str = SHAKESPEARE

@@ -36,16 +36,26 @@ def heuristic_accuracies(batch: Batch, n_tokens: int) -> dict[str, float]:
 
 
 def optimal_levels(
-    batch: Batch, bigram: Float[Tensor, "token token"], output_law: Float[Tensor, "token token"]
+    batch: Batch,
+    bigram: Float[Tensor, "token token"],
+    output_law: Float[Tensor, "token token"],
+    noise: tuple[float, int] | None = None,
 ) -> dict[str, Reference]:
     """The best loss and accuracy by role, knowing the triggers: copy, else the output law, else the bigram law.
 
-    Averaged over the positions of a sample; chance is a uniform guess.
+    Averaged over the positions of a sample; chance is a uniform guess. With noise (α, τ), where copying is called for,
+    the levels are those of who knows the output: entropy of α, and the likelier of output and noise.
     """
     known = batch.roles["in_context"]
+    alpha = 0.0
+    if noise is not None:
+        alpha, token = noise
+        output_law = (1 - alpha) * output_law
+        output_law[:, token] += alpha
     law = torch.where(batch.roles["first_seen"][..., None], output_law[batch.tokens], bigram[batch.tokens])
-    loss = torch.special.entr(law).sum(-1).masked_fill(known, 0.0)
-    accuracy = law.amax(-1).masked_fill(known, 1.0)
+    copying = torch.tensor([alpha, 1 - alpha])
+    loss = torch.special.entr(law).sum(-1).masked_fill(known, float(torch.special.entr(copying).sum()))
+    accuracy = law.amax(-1).masked_fill(known, float(copying.max()))
     n = len(bigram)
     levels: dict[str, Reference] = {}
     for role, mask in batch.roles.items():

@@ -4,8 +4,9 @@
     W_KQ2 = Σ_{k ∈ Q} e_k ẽ_kᵀ        layer 2 attends to where the previous token was this trigger; ẽ = W_OV1 e
     W_OV2 = Σ_k u_k e_kᵀ              layer 2 copies the attended token to the output
 
-Q is the trigger set, or every token when triggers are random. The feed-forward part of layer 2, if any, should hold the
-bigram table: softmax_y(u_yᵀ F(e_z)) = π_b(y|z).
+Q is the trigger set, or every token of the text when triggers are random. The feed-forward part of layer 2, if any,
+should hold the bigram table, softmax_y(u_yᵀ F(e_z)) = π_b(y|z), and with noise the pairs trigger → noise token
+(FF2_noise).
 """
 
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
     """The memories this model has room for: layer 1 needs positions, layer 2 a second layer."""
     memories: dict[str, Memory] = {}
     if model.pos_embed is not None:
-        p = model.pos_embed.W_pos.detach()
+        p = model.pos_embed.W_pos.detach()[: task.n_positions]  # a test may have shorter sequences than the model
         memories["W_KQ1"] = Memory(
             previous_position(p, _first_outputs(task)),
             Slot("KQ", 0),
@@ -44,7 +45,7 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
     e, u = model.embed.W_E.detach(), model.unembed.W_U.detach().T
     names = task.token_names
     everything = torch.arange(len(e), device=e.device)
-    triggers = everything if task.fixed_triggers is None else task.fixed_triggers
+    triggers = everything[task.unigram > 0] if task.fixed_triggers is None else task.fixed_triggers
     remapped = model.read(Slot("OV", 0), e).detach()
     memories["W_KQ2"] = Memory(
         _same_token(e, remapped, triggers, names, task.trigger_law[triggers]),
@@ -67,6 +68,19 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
             value_names=names,
         )
         memories["FF2"] = Memory(stored, Slot("FF", 1), law=law)
+        if task.noise is not None:
+            n = len(triggers)
+            memories["FF2_noise"] = Memory(
+                Association(
+                    e[triggers],
+                    u,
+                    torch.full((n,), task.noise[1], device=e.device),
+                    weights=task.trigger_law[triggers],
+                    key_names=tuple(names[token] for token in triggers.tolist()),
+                    value_names=names,
+                ),
+                Slot("FF", 1),
+            )
     return memories
 
 

@@ -62,8 +62,13 @@ def draw_chains(
     output_of: Int[Tensor, "batch token"],
     length: int,
     generator: torch.Generator,
+    *,
+    noise: tuple[float, int] | None = None,
 ) -> Int[Tensor, "batch length"]:
-    """z_1 ~ first; z_{t+1} = output_of[b, z_t] where that is ≥ 0 (a trigger), else ~ transition(·|z_t)."""
+    """z_1 ~ first; z_{t+1} = output_of[b, z_t] where that is ≥ 0 (a trigger), else ~ transition(·|z_t).
+
+    noise = (α, τ): with probability α, a trigger is followed by τ instead.
+    """
     batch, n = output_of.shape
     uniform = torch.rand(length, batch, generator=generator, device=output_of.device)
     start_of_row = torch.arange(batch, device=output_of.device) * n
@@ -72,10 +77,14 @@ def draw_chains(
     columns, heights = (part.unbind() for part in transition.split(uniform))
     keep, other, outputs = transition.keep.flatten(), transition.other.flatten(), output_of.flatten()
     chain = [token]
-    for column, height in zip(columns[1:], heights[1:], strict=True):
+    alpha, noise_token = noise or (0.0, -1)
+    replaced = torch.rand(length, batch, generator=generator, device=output_of.device) < alpha if alpha else None
+    for t, (column, height) in enumerate(zip(columns[1:], heights[1:], strict=True)):
         cell = torch.add(column, token, alpha=n)
         drawn = torch.where(height < keep.index_select(0, cell), column, other.index_select(0, cell))
         forced = outputs.index_select(0, start_of_row + token)
+        if replaced is not None:
+            forced = forced.masked_fill((forced >= 0) & replaced[t], noise_token)
         token = torch.where(forced < 0, drawn, forced)
         chain.append(token)
     return torch.stack(chain, dim=1)

@@ -10,6 +10,14 @@ One sequence with the fixed triggers `e` and `t`, which drew the outputs `k` and
 A trigger whose outputs lead through triggers only, such as `a → a`, never lets the chain go: such sequences are
 *trapped*, and a model that merely repeats gets them right. `untrapped` is in_context without them; `clean_start` is
 in_context on sequences whose first token is no trigger (the ideal construction has no previous token there).
+
+With noise (Chen, Bruna, Bietti 2024), a trigger is followed by the noise token τ instead of its output with probability
+α, in the context as at the positions that are scored:
+
+    token       h  e  k  a  e  τ  l  e  k  e  τ
+    counter     0  1  0  0  2  0  0  3  0  4  0
+
+There, *trapped* means only that the outputs close a circle: noise leaves it now and then.
 """
 
 from collections.abc import Mapping
@@ -21,8 +29,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.bigram.config import BigramConfig
-from tasks.bigram.corpus import load_table
+from tasks.bigram.config import EXTRA, BigramConfig
+from tasks.bigram.corpus import BigramTable, load_table
 from tasks.bigram.floors import heuristic_accuracies, optimal_levels
 from tasks.bigram.memories import bigram_memories
 from tasks.bigram.sampler import AliasTable, draw_chains, draw_without_replacement
@@ -39,6 +47,7 @@ class BigramTask(Task):
 
     config: BigramConfig
     solution = ("W_KQ1", "W_KQ2", "W_OV2")
+    goal = "in_context"
 
     def __init__(self, config: BigramConfig, device: torch.device) -> None:
         super().__init__(config, device)
@@ -50,20 +59,25 @@ class BigramTask(Task):
                 f"but the corpus has only {n} characters"
             )
         self.n_positions = config.seq_len
-        self.token_names = self.output_names = tuple(
-            _VISIBLE.get(character, character) for character in table.characters
-        )
+        self.noise = None if config.noise is None else (config.noise.probability, _noise_token(config, table))
         output = np.full((n, n), 1 / n) if config.outputs == "uniform" else table.bigram.copy()
         if config.no_repeat:
             np.fill_diagonal(output, 0)
             alone = output.sum(1) == 0
             output[alone] = 1 - np.eye(n)[alone]
             output /= output.sum(1, keepdims=True)
-        self.unigram = self._tensor(table.unigram)
-        self.bigram = self._tensor(table.bigram)
+        names, unigram, bigram = table.characters, table.unigram, table.bigram
+        if config.noise is not None and config.noise.token == EXTRA:
+            names = (*names, "τ")
+            bigram = np.pad(np.vstack([bigram, unigram]), ((0, 0), (0, 1)))  # unigrams follow τ, and it follows nothing
+            output = np.pad(np.vstack([output, np.full(n, 1 / n)]), ((0, 0), (0, 1)))
+            unigram = np.append(unigram, 0.0)
+        self.token_names = self.output_names = tuple(_VISIBLE.get(name, name) for name in names)
+        self.unigram = self._tensor(unigram)
+        self.bigram = self._tensor(bigram)
         self.output_law = self._tensor(output)
-        self._first = AliasTable.build(table.unigram[None], device)
-        self._transition = AliasTable.build(table.bigram, device)
+        self._first = AliasTable.build(unigram[None], device)
+        self._transition = AliasTable.build(bigram, device)
         self._output = AliasTable.build(output, device)
 
     def _tensor(self, values: NDArray[np.float64]) -> Tensor:
@@ -96,7 +110,8 @@ class BigramTask(Task):
         output_of = torch.full((n, len(self.token_names)), -1, device=self.device).scatter(1, triggers, outputs)
 
         shown = k if config.show_latents else 0
-        chain = draw_chains(self._first, self._transition, output_of, config.seq_len + 1 - shown, generator)
+        length = config.seq_len + 1 - shown
+        chain = draw_chains(self._first, self._transition, output_of, length, generator, noise=self.noise)
         z = torch.cat([triggers, chain], dim=1) if shown else chain
         tokens, targets = z[:, :-1], z[:, 1:]
 
@@ -127,7 +142,7 @@ class BigramTask(Task):
 
     @cached_property
     def _levels(self) -> Mapping[str, Reference]:
-        return optimal_levels(self.survey, self.bigram, self.output_law)
+        return optimal_levels(self.survey, self.bigram, self.output_law, self.noise)
 
     def references(self) -> Mapping[str, Reference]:
         """Optimal and chance accuracy and loss by role."""
@@ -149,9 +164,30 @@ class BigramTask(Task):
             "trapped_fraction": float(batch.latents["trapped"].float().mean()),
         }
 
+    def rivals(self, batch: Batch) -> Mapping[str, Int[Tensor, "batch position"]]:
+        """The noise token, if there is one."""
+        return {} if self.noise is None else {"noise": torch.full_like(batch.targets, self.noise[1])}
+
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
-        """W_KQ1, W_KQ2, W_OV2 of the induction head, and the bigram table in the feed-forward part of layer 2."""
+        """W_KQ1, W_KQ2, W_OV2 of the induction head; in the feed-forward part of layer 2, the bigrams and the noise."""
         return bigram_memories(self, model)
+
+
+def _noise_token(config: BigramConfig, table: BigramTable) -> int:
+    """The id of the noise token; it must not be one of the fixed triggers."""
+    assert config.noise is not None
+    token = config.noise.token
+    if token == EXTRA:
+        return len(table.characters)
+    if token not in table.characters:
+        raise UserError(
+            f"task.noise.token = {token!r} is no character of the corpus: choose one of "
+            f'{"".join("".join(table.characters).split())}, or "{EXTRA}" for a token of its own'
+        )
+    found = table.characters.index(token)
+    if config.triggers == "fixed" and 0 <= found - config.trigger_offset < config.n_triggers:
+        raise UserError(f"task.noise.token = {token!r} is one of the fixed triggers: choose another")
+    return found
 
 
 def count_triggers(

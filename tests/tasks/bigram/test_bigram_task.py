@@ -232,6 +232,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "trigger_offset": {"trigger_offset": 1},
     "outputs": {"outputs": "bigram"},
     "no_repeat": {"no_repeat": True},
+    "noise": {"noise": {"probability": 0.5}},
     "show_latents": {"show_latents": True},
     "corpus": {"corpus": "a text"},
     "n_tokens": {"n_tokens": 30},
@@ -431,6 +432,15 @@ def test_positions_count_by_how_often_they_hold_a_first_output():
     first_seen = [row.count(1) / len(row) for row in task.survey.latents["counter"].T.tolist()]
     weights = task.memories(model_for(task))["W_KQ1"].association.weights
     assert weights.tolist() == pytest.approx(first_seen[:-1])
+
+
+def test_sequences_shorter_than_the_model_allows_ask_for_their_own_positions():
+    long, short = make(seq_len=100), make(seq_len=16)
+    model = model_for(long)
+    memory = short.memories(model)["W_KQ1"]
+    assert torch.equal(memory.association.keys, model.pos_embed.W_pos[1:16])
+    assert torch.equal(memory.association.values, model.pos_embed.W_pos[:15])
+    assert len(memory.association.weights) == len(memory.views["_64"].keys) == 15
 
 
 def test_random_triggers_ask_for_every_token():
