@@ -4,7 +4,29 @@ from toytf.theory._domain import rank_fits
 from toytf.theory.capacity import asymptotic_capacity, capacity, load, maximal_margin
 from toytf.theory.gardner import gardner_entropy, typical_overlap
 from toytf.theory.hebbian import hebbian_accuracy, hebbian_capacity
+from toytf.theory.induction import (
+    TokenSignal,
+    induction_ceiling,
+    output_rate,
+    output_signal,
+    position_rate,
+    position_signal,
+    remapped_gain,
+    remapped_signal,
+    trigger_rate,
+    trigger_signal,
+    trigger_strength,
+)
 from toytf.theory.information import bits_of_facts, bits_to_store
+from toytf.theory.noise import (
+    NoiseStep,
+    attention_recall,
+    attention_samples,
+    feed_forward_recall,
+    feed_forward_samples,
+    noise_step,
+    relative_spread,
+)
 from toytf.theory.scores import ScoreLaw, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import (
     energy,
@@ -25,9 +47,13 @@ from toytf.theory.statistical_dimension import (
 )
 
 __all__ = [
+    "NoiseStep",
     "ScoreLaw",
     "StatisticalDimension",
+    "TokenSignal",
     "asymptotic_capacity",
+    "attention_recall",
+    "attention_samples",
     "bits_of_facts",
     "bits_to_store",
     "capacity",
@@ -36,6 +62,8 @@ __all__ = [
     "energy",
     "energy_cut",
     "extreme_level",
+    "feed_forward_recall",
+    "feed_forward_samples",
     "fourth_moment_hebbian",
     "gardner_entropy",
     "gaussian_singular_values",
@@ -44,13 +72,25 @@ __all__ = [
     "hebbian_density",
     "hebbian_scores",
     "hebbian_singular_values",
+    "induction_ceiling",
     "load",
     "maximal_margin",
+    "noise_step",
     "optimum_scores",
+    "output_rate",
+    "output_signal",
+    "position_rate",
+    "position_signal",
     "quarter_circle",
     "quarter_circle_quantiles",
     "rank_fits",
+    "relative_spread",
+    "remapped_gain",
+    "remapped_signal",
     "statistical_dimension",
     "top_energy",
+    "trigger_rate",
+    "trigger_signal",
+    "trigger_strength",
     "typical_overlap",
 ]
