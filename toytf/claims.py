@@ -35,7 +35,9 @@ class Expectation(Config):
     metric: str
     comparison: Literal[">=", ">", "<=", "<", "=="]
     value: float | str
-    """A number, or another metric of the same run."""
+    """A number, or another metric."""
+    of: str | None = None
+    """The run that `value` is a metric of (default: the same); seeds are compared in order."""
     tolerance: NonNegativeFloat = 0.0
     over: Literal["mean", "every"] = "mean"
     """mean: of the seeds; every: each seed by itself."""
@@ -100,8 +102,11 @@ def load_claim(path: Path) -> tuple[Claim, dict[str, ExperimentConfig]]:
         except UserError as error:
             raise UserError(f"{path}: runs.{name}: {error}") from None
     for expectation in claim.expect:
-        if expectation.run not in configs:
-            raise UserError(f'{path}: no run is called "{expectation.run}": {nearest(expectation.run, configs)}')
+        for run in filter(None, (expectation.run, expectation.of)):
+            if run not in configs:
+                raise UserError(f'{path}: no run is called "{run}": {nearest(run, configs)}')
+        if expectation.of is not None and not isinstance(expectation.value, str):
+            raise UserError(f'{path}: "of: {expectation.of}" needs a metric as value, got {expectation.value:g}')
     return claim, configs
 
 
@@ -135,7 +140,10 @@ def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Pa
             seeds[run] = by_seed(run_config(config, directories[run], resume=True).history)
         except RunFailed as failure:
             note = f"{note} {run}: {failure}.".strip()
-    findings = tuple(compare(expectation, seeds.get(expectation.run)) for expectation in claim.expect)
+    findings = tuple(
+        compare(expectation, seeds.get(expectation.run), seeds.get(expectation.of or expectation.run))
+        for expectation in claim.expect
+    )
     order: tuple[Verdict, ...] = ("refuted", "not reached", "confirmed")
     worst = min(findings, key=lambda finding: order.index(finding.verdict))
     return Outcome(
@@ -145,41 +153,48 @@ def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Pa
     )  # fmt: skip
 
 
-def compare(expectation: Expectation, seeds: "pd.DataFrame | None") -> Finding:
+def compare(expectation: Expectation, seeds: "pd.DataFrame | None", others: "pd.DataFrame | None" = None) -> Finding:
     """Confirmed if it holds; refuted if it fails by more than the spread over seeds; else not reached.
 
-    A metric that a seed does not have (an onset that never came, a run that diverged) is not reached.
+    others: the run that a metric given as value is of (default: the same). A metric that a seed does not have (an onset
+    that never came, a run that diverged) is not reached.
     """
-    predicted = expectation.value if isinstance(expectation.value, float) else None
+    value = expectation.value
+    predicted = value if isinstance(value, float) else None
     measured = spread = None
     verdict: Verdict = "not reached"
-    wanted = [name for name in (expectation.metric, expectation.value) if isinstance(name, str)]
-    if seeds is not None:
-        for name in wanted:
-            if not {name, name.removeprefix("onset/")} & set(seeds.columns):
-                raise UserError(
-                    f'a claim expects the metric "{name}", which its run has not: {nearest(name, seeds.columns)}'
-                )
-        if set(wanted) <= set(seeds.columns) and not seeds[wanted].isna().any(axis=None):
-            left = seeds[expectation.metric]
-            right = seeds[expectation.value] if isinstance(expectation.value, str) else left * 0 + expectation.value
-            measured, target = float(left.mean()), float(right.mean())
-            predicted = target if predicted is None else predicted
-            spread = float(left.std(ddof=1)) if len(left) > 1 else None
-            in_mean = _holds(expectation, measured, target)
-            in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
-            missed = abs(measured - target) - expectation.tolerance
-            doubt = float((left - right).std(ddof=1)) if len(left) > 1 else 0.0  # seeds are paired
-            if len(left) < expectation.seeds:
-                verdict = "not reached"
-            elif in_every if expectation.over == "every" else in_mean:
-                verdict = "confirmed"
-            elif not in_mean and missed > doubt:
-                verdict = "refuted"
+    others = seeds if others is None and expectation.of is None else others
+    left = _column(seeds, expectation.metric)
+    right = _column(others, value) if isinstance(value, str) else None if left is None else left * 0 + value
+    if left is not None and right is not None and len(left) == len(right):
+        right = right.set_axis(left.index)
+        measured, target = float(left.mean()), float(right.mean())
+        predicted = target if predicted is None else predicted
+        spread = float(left.std(ddof=1)) if len(left) > 1 else None
+        in_mean = _holds(expectation, measured, target)
+        in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
+        missed = abs(measured - target) - expectation.tolerance
+        doubt = float((left - right).std(ddof=1)) if len(left) > 1 else 0.0  # seeds are paired
+        if len(left) < expectation.seeds:
+            verdict = "not reached"
+        elif in_every if expectation.over == "every" else in_mean:
+            verdict = "confirmed"
+        elif not in_mean and missed > doubt:
+            verdict = "refuted"
+    expected = f"{expectation.comparison} {value}" + (f" of {expectation.of}" if expectation.of else "")
     return Finding(
-        expectation.run, expectation.metric, f"{expectation.comparison} {expectation.value}",
+        expectation.run, expectation.metric, expected,
         predicted, measured, spread, expectation.tolerance, verdict,
     )  # fmt: skip
+
+
+def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None":
+    """A metric of every seed; None if a seed does not have it, an error if the run can never have it."""
+    if seeds is None:
+        return None
+    if not {name, name.removeprefix("onset/").removeprefix("halfway/")} & set(seeds.columns):
+        raise UserError(f'a claim expects the metric "{name}", which its run has not: {nearest(name, seeds.columns)}')
+    return None if name not in seeds.columns or seeds[name].isna().any() else seeds[name]
 
 
 def _holds(expectation: Expectation, left: float, right: float) -> bool:

@@ -69,11 +69,12 @@ def probe_command(
     probe: Annotated[str | None, typer.Option(help="One probe [default: those of the run's config].")] = None,
     step: Annotated[int | None, typer.Option(help="A checkpoint [default: the last].")] = None,
     seed: Annotated[int | None, typer.Option(help="A seed [default: the first].")] = None,
+    test: Annotated[str | None, typer.Option(help="A test of the run's config [default: its task].")] = None,
 ) -> None:
     """Run probes again, on any checkpoint."""
     from toytf.report.inspection import print_probes
 
-    print_probes(run, probe, step=step, seed=seed)
+    print_probes(run, probe, step=step, seed=seed, test=test)
 
 
 @app.command("claims")

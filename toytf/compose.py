@@ -49,6 +49,15 @@ def read_config(
     return {str(key): value for key, value in plain.items()}
 
 
+def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with changes merged into it: mappings merge, everything else replaces."""
+    merged = dict(base)
+    for key, value in changes.items():
+        below = merged.get(key)
+        merged[key] = overlay(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
 def _locate(name: str | Path, folder: Path) -> Path:
     """The file in a folder; where there is none, `configs/…` means the configs that ship."""
     file, shipped = folder / name, config_folder().parent / name

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COLOURS = qualitative.Safe
 
 _BINS = 40
+_TICKS = 32
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -82,6 +83,56 @@ def attention_map(pattern: "Any", tokens: Sequence[str], title: str) -> go.Figur
     figure.update_xaxes(**axis, title="key", tickangle=0, constrain="domain")
     figure.update_yaxes(scaleanchor="x", constrain="domain")
     return _styled(figure, title, height=600)
+
+
+def heat_maps(
+    panels: Mapping[str, tuple["NDArray[np.floating]", Sequence[str], Sequence[str]]],
+    title: str,
+    *,
+    columns: int = 2,
+    x: str = "",
+    y: str = "",
+) -> go.Figure:
+    """Matrices side by side: panels[panel] = (values [row, column], row names, column names), red > 0 > blue.
+
+    Each panel has its own scale, symmetric about zero; entries that are NaN stay white.
+    """
+    columns = max(min(columns, len(panels)), 1)
+    rows = max(-(-len(panels) // columns), 1)
+    figure = make_subplots(
+        rows=rows, cols=columns, subplot_titles=list(panels) or None,
+        vertical_spacing=0.24 / rows, horizontal_spacing=0.2 / columns,
+    )  # fmt: skip
+    for i, (values, row_names, column_names) in enumerate(panels.values()):
+        row, column = i // columns + 1, i % columns + 1
+        finite = np.abs(values[np.isfinite(values)])
+        largest = float(finite.max()) if finite.size else 0.0
+        heat = go.Heatmap(
+            z=values, zmin=-largest, zmax=largest, colorscale="RdBu_r", showscale=False,
+            customdata=[[f"{a}, {b}" for b in column_names] for a in row_names],
+            hovertemplate="%{customdata}: %{z:.3g}<extra></extra>",
+        )  # fmt: skip
+        figure.add_trace(heat, row=row, col=column)
+        figure.update_xaxes(**_named_ticks(column_names), title=x if row == rows else "", row=row, col=column)
+        figure.update_yaxes(
+            **_named_ticks(row_names), title=y if column == 1 else "", autorange="reversed", row=row, col=column
+        )
+    return _styled(figure, title, height=140 + 380 * rows).update_layout(margin_t=90)  # room for the panels' titles
+
+
+def lines(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], title: str, *, x: str) -> go.Figure:
+    """Curves over one variable, a panel per quantity: panels[quantity][label] = points (x, y)."""
+    figure = _panels(panels)
+    for row, series in enumerate(panels.values(), start=1):
+        for i, (label, points) in enumerate(series.items()):
+            across, up = zip(*sorted(points), strict=True)
+            style = {"color": COLOURS[i % len(COLOURS)], "dash": _DASHES[i // len(COLOURS) % len(_DASHES)]}
+            trace = go.Scatter(
+                x=across, y=up, name=label, line=style, mode="lines+markers", legendgroup=label, showlegend=row == 1
+            )
+            figure.add_trace(trace, row=row, col=1)
+        figure.update_xaxes(title=x if row == len(panels) else "", row=row, col=1)
+    return _styled(figure, title, height=120 + 260 * len(panels))
 
 
 def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Reference"]) -> go.Figure:
@@ -165,9 +216,18 @@ class PowerLaw:
 
 
 def power_laws(
-    laws: Mapping[str, PowerLaw], title: str, *, x: str, y: str, guides: Mapping[str, Callable[[float], float]]
+    laws: Mapping[str, PowerLaw],
+    title: str,
+    *,
+    x: str,
+    y: str,
+    guides: Mapping[str, Callable[[float], float]],
+    log_y: bool = True,
 ) -> go.Figure:
-    """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory, dotted guides."""
+    """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory, dotted guides.
+
+    log_y=False: for fractions, which may be 0.
+    """
     figure = go.Figure()
     for i, (label, law) in enumerate(laws.items()):
         colour = COLOURS[i % len(COLOURS)]
@@ -187,8 +247,15 @@ def power_laws(
         dotted = {"color": "gray", "dash": "dot", "width": 1.5}
         figure.add_trace(go.Scatter(x=ticks, y=[*map(guide, ticks)], name=label, mode="lines", line=dotted))
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
-    figure.update_yaxes(type="log", title=y)
+    figure.update_yaxes(type="log" if log_y else "linear", title=y)
     return _styled(figure, title, x=x, height=520)
+
+
+def _named_ticks(names: Sequence[str]) -> dict[str, Any]:
+    """A tick at every index, or at evenly spaced ones where there is no room for all names."""
+    every = -(-len(names) // _TICKS)
+    shown = [*range(0, len(names), every)] if names else []
+    return {"tickmode": "array", "tickvals": shown, "ticktext": [names[i] for i in shown], "tickfont_size": 9}
 
 
 def _panels(panels: Mapping[str, Any]) -> go.Figure:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
@@ -40,8 +40,12 @@ class ProbeConfig(Plugin):
     """The config of a probe."""
 
     kind: str
+    when: Literal["always", "end"] = "always"
+    """At every evaluation of a training, or only after its last step."""
     needs_roles: ClassVar[tuple[str, ...]] = ()
     """The roles a task must have for this probe to make sense."""
+    reads_batch: ClassVar[bool] = True
+    """Does what it measures depend on the sequences? If not, it is not repeated for every test."""
 
     def check_fits(self, task: TaskConfig) -> None:
         """Refuse a task that lacks a role this probe needs."""

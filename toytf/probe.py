@@ -36,6 +36,9 @@ class Probe(ABC):
     def __init__(self, config: Any) -> None:
         self.config = config
 
+    def check(self, model: ToyTransformer, task: Task) -> None:  # noqa: B027
+        """Refuse a model that the probe cannot be used on, before anything is trained."""
+
     @abstractmethod
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure the model on a held-out batch of the task."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from toytf import config as configs
-from toytf.errors import UserError
+from toytf.errors import UserError, nearest
 from toytf.files import write_atomic
 from toytf.plugins import ExperimentConfig, load_config, probe_config
 from toytf.summary import summarise
@@ -183,23 +183,38 @@ class Run:
 
         return HookedToyTransformer(self.model(step=step, seed=seed))
 
-    def batch(self, n: int, *, seed: int | None = None) -> "Batch":
-        """Fresh sequences of the task, from a stream that neither training nor evaluation uses."""
+    def batch(self, n: int, *, seed: int | None = None, test: str | None = None) -> "Batch":
+        """Fresh sequences of the task, or of a test, from a stream that neither training nor evaluation uses."""
         from toytf.randomness import generator
 
-        return self.task.sample(n, generator(self._seed(seed), "inspection", device=self.task.device))
+        task = self._task_or_test(test)
+        return task.sample(n, generator(self._seed(seed), "inspection", device=task.device))
 
-    def probe(self, kind: str, *, step: int | None = None, seed: int | None = None) -> "ProbeResult":
-        """Run a probe on any checkpoint, with the options that this run's config gives it."""
+    def probe(
+        self, kind: str, *, step: int | None = None, seed: int | None = None, test: str | None = None
+    ) -> "ProbeResult":
+        """Run a probe on any checkpoint, with the options that this run's config gives it, on the task or on a test."""
         from toytf.training.build import build_probe
 
-        task = self.task
+        task = self._task_or_test(test)
         own = [probe for probe in self.config.probes if probe.kind == kind]
         chosen = own[0] if own else probe_config(kind)
-        chosen.check_fits(self.config.task)
-        probe = build_probe(chosen)
-        n = self.config.train.evaluation.sequences
-        return probe(self.model(step=step, seed=seed), task, self.batch(n, seed=seed))
+        chosen.check_fits(task.config)
+        probe, model = build_probe(chosen), self.model(step=step, seed=seed)
+        probe.check(model, task)
+        return probe(model, task, self.batch(self.config.train.evaluation.sequences, seed=seed, test=test))
+
+    def _task_or_test(self, test: str | None) -> "Task":
+        from toytf.training.build import build_tests
+
+        task = self.task
+        if test is None:
+            return task
+        known = self.config.test_tasks
+        if test not in known:
+            there_are = nearest(test, known) if known else "its config lists none"
+            raise UserError(f'{self.directory}: no test is called "{test}": {there_are}')
+        return build_tests({test: known[test]}, task)[test]
 
     def _seed(self, seed: int | None) -> int:
         seeds = self.config.seeds

@@ -1,4 +1,4 @@
-"""From the rows of a run to its summary: each metric's last value and onset, mean and spread over seeds."""
+"""The names of metrics, and from the rows of a run to its summary: last values, onsets, mean and spread over seeds."""
 
 from typing import TYPE_CHECKING
 
@@ -6,13 +6,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ONSET_ABOVE_CHANCE = 0.1
+HALFWAY = 0.5
+
+REFERENCES = ("ideal", "theory", "chance")
+"""What a metric can be read against: `ideal/<metric>` and so on."""
+
+
+def on_test(name: str, test: str) -> str:
+    """The name of a metric on a test: `eval@clean/in_context_accuracy`, `ideal/eval@clean/in_context_accuracy`."""
+    first, _, rest = name.partition("/")
+    return f"{first}/{on_test(rest, test)}" if first in REFERENCES else f"{first}@{test}/{rest}"
 
 
 def by_seed(history: "pd.DataFrame") -> "pd.DataFrame":
-    """One row per seed: every metric's last value, and `onset/<recall>` for every recall.
+    """One row per seed: every metric's last value, `onset/<recall>` and `halfway/<accuracy or loss>`.
 
-    The onset is the first evaluation at which a recall exceeds chance by 0.1; a seed in which that never happens has
-    none, and a run of no steps has no onsets.
+    The onset is the first evaluation at which a recall exceeds chance by 0.1; halfway is the first at which an accuracy
+    or loss has gone half its way from the first evaluation to the ideal. A seed in which that never happens has none,
+    and a run of no steps has neither.
     """
     import pandas as pd
 
@@ -24,6 +35,11 @@ def by_seed(history: "pd.DataFrame") -> "pd.DataFrame":
         if chance in last.columns and name.startswith("recall/"):
             level = history["seed"].map(last[chance]) + ONSET_ABOVE_CHANCE
             onsets[f"onset/{name}"] = history[history[name] > level].groupby("seed")["step"].min()
+        ideal = f"ideal/{name}"
+        if ideal in last.columns and name.startswith(("eval/", "eval@")):
+            start, goal = (history["seed"].map(values) for values in (seeds[name].first(), last[ideal]))
+            there = (history[name] - start) / (goal - start) >= HALFWAY
+            onsets[f"halfway/{name}"] = history[there & (start != goal)].groupby("seed")["step"].min()
     return pd.concat([last, pd.DataFrame(onsets, index=last.index)], axis=1)
 
 

@@ -2,7 +2,16 @@
 
 import pytest
 
-from toytf.report.table import BACKGROUND, GROUPS, REFERENCES, columns, is_variant, number, summary_table
+from toytf.report.table import (
+    BACKGROUND,
+    GROUPS,
+    REFERENCES,
+    columns,
+    group_and_test,
+    is_variant,
+    number,
+    summary_table,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +80,45 @@ def test_the_steps_of_an_onset_are_whole() -> None:
     assert rows[0].cells()[1] == "120 ± 10"
 
 
+def test_the_steps_at_half_of_the_way_are_whole() -> None:
+    summary = {"halfway/eval/in_context_loss": 133.4, "halfway/eval/in_context_loss/std": 5.6}
+    (rows,) = summary_table(summary).values()
+    assert rows[0].cells() == ("eval/in_context_loss", "133 ± 6")
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "test"),
+    [
+        ("eval/in_context_accuracy", "eval", ""),
+        ("eval@clean/in_context_accuracy", "eval", "clean"),
+        ("truncated@no_noise/blocks.1.mlp.W_out_rho0/loss", "truncated", "no_noise"),
+        ("floor@clean/in_context_accuracy/repeat", "floor", "clean"),
+        ("ideal/eval@clean/in_context_accuracy", "ideal", ""),  # shown beside the metric, whichever test it is of
+        ("halfway/eval@clean/in_context_accuracy", "halfway", ""),
+    ],
+)
+def test_the_test_of_a_metric_stands_behind_its_group(name: str, group: str, test: str) -> None:
+    assert group_and_test(name) == (group, test)
+
+
+def test_a_test_has_tables_of_its_own_with_references_of_its_own() -> None:
+    summary = {
+        "eval/in_context_accuracy": 0.4,
+        "ideal/eval/in_context_accuracy": 0.5,
+        "eval@clean/in_context_accuracy": 0.8,
+        "eval@clean/in_context_accuracy/std": 0.1,
+        "ideal/eval@clean/in_context_accuracy": 1.0,
+        "zebra@clean/a": 2.0,
+    }
+    table = summary_table(summary)
+    shown = {title: [row.cells() for row in rows] for title, rows in table.items()}
+    assert shown == {
+        GROUPS["eval"]: [("in_context_accuracy", "0.400", "0.500")],
+        f"{GROUPS['eval']} (clean)": [("in_context_accuracy", "0.800 ± 0.100", "1.000")],
+        "zebra (clean)": [("a", "2.000", "–")],
+    }
+
+
 def test_groups_come_in_the_order_of_their_titles_and_an_unknown_one_last() -> None:
     summary = {"zebra/a": 1.0, "margin/a": 1.0, "capacity/a": 1.0, "recall/a": 1.0, "train/loss": 1.0}
     titles = list(summary_table(summary))
@@ -83,3 +131,11 @@ def test_the_ends_of_a_search_are_variants_of_the_capacity() -> None:
     assert not is_variant("capacity/optimum_d8")
     assert not is_variant("onset/recall/W_KQ1")
     assert not is_variant("floor/in_context_accuracy/most_frequent")
+    assert not is_variant("floor@clean/in_context_accuracy/most_frequent")
+    assert not is_variant("eval@clean/in_context_accuracy")
+    assert is_variant("truncated@clean/blocks.1.mlp.W_out_rho0/loss")
+
+
+def test_the_steps_at_half_of_the_way_are_left_to_the_full_table() -> None:
+    assert is_variant("halfway/eval/in_context_accuracy")
+    assert is_variant("halfway/eval@clean/in_context_accuracy")

@@ -58,9 +58,11 @@ def make_learner(overrides: dict[str, Any]) -> tuple[SeedLearner, Any]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("triggers", ["fixed", "random"])
-def test_no_step_waits_for_the_device(optimizer: str, triggers: str) -> None:
-    learner, config = make_learner({"train.optimizer": {"kind": optimizer}, "task.triggers": triggers})
+@pytest.mark.parametrize(
+    "task", [{}, {"task.triggers": "random"}, {"task.noise": {"probability": 0.5}}], ids=["fixed", "random", "noise"]
+)
+def test_no_step_waits_for_the_device(optimizer: str, task: dict[str, Any]) -> None:
+    learner, config = make_learner({"train.optimizer": {"kind": optimizer}, **task})
     chosen = build_optimizer(config.train, learner.parameters.values())
     loss_sum = torch.zeros(1)
     training_step(learner, chosen, 0, loss_sum)  # the optimiser makes its state in the first

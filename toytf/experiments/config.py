@@ -1,12 +1,15 @@
 """What the configs of experiments share, and the config of the experiment `train`."""
 
-from typing import ClassVar, Literal, Self
+import re
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, TypeAdapter, model_validator
 
+from toytf.compose import overlay
+from toytf.config import validate
 from toytf.errors import UserError, nearest
 from toytf.models.config import ModelConfig
-from toytf.plugins import AnyProbe, AnyTask, ExperimentConfig
+from toytf.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig
 from toytf.training.config import LoggingConfig, TrainConfig
 
 
@@ -45,6 +48,9 @@ class TrainExperimentConfig(SeededConfig):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     probes: tuple[AnyProbe, ...] = ()
+    tests: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Other laws to evaluate on, by name: what they change in the task, such as {clean: {noise: {probability: 0}}}.
+    Their metrics have the name behind the group: `eval@clean/in_context_accuracy`."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "TrainExperimentConfig":
@@ -53,12 +59,28 @@ class TrainExperimentConfig(SeededConfig):
             raise ValueError(
                 f'train.loss = "{self.train.loss}" is no role of this task: {nearest(self.train.loss, roles)}'
             )
-        for probe in self.probes:
-            try:
-                probe.check_fits(self.task)
-            except UserError as error:
-                raise ValueError(str(error)) from None
+        try:
+            tasks = {"": self.task} | {f"tests.{name}: ": task for name, task in self.test_tasks.items()}
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        for where, task in tasks.items():
+            for probe in self.probes:
+                try:
+                    probe.check_fits(task)
+                except UserError as error:
+                    raise ValueError(f"{where}{error}") from None
         kinds = [probe.kind for probe in self.probes]
         if len(set(kinds)) < len(kinds):
             raise ValueError(f"probes: {max(kinds, key=kinds.count)} is listed twice")
         return self
+
+    @property
+    def test_tasks(self) -> dict[str, TaskConfig]:
+        """The task as each test changes it."""
+        return {name: self._test_task(name) for name in self.tests}
+
+    def _test_task(self, name: str) -> TaskConfig:
+        if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            raise UserError(f'tests: "{name}" cannot be a name: take small letters, digits and _')
+        changed = overlay(self.task.model_dump(mode="json"), self.tests[name])
+        return validate(TypeAdapter(type(self.task)), changed, f"tests.{name}")

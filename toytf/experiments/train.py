@@ -9,7 +9,7 @@ from toytf.report.page import write_report
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
 from toytf.summary import summarise
-from toytf.training.build import build_model, build_probe, build_task, pick_device
+from toytf.training.build import build_model, build_probe, build_task, build_tests, pick_device
 from toytf.training.checkpoints import CheckpointStore
 from toytf.training.freezing import trainable_ever
 from toytf.training.learner import SeedLearner
@@ -27,8 +27,11 @@ def run_training(config: TrainExperimentConfig, run: Run) -> None:
 
 def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
     task = build_task(config.task, pick_device(config.device))
+    tests = build_tests(config.test_tasks, task)
     probes = [build_probe(probe) for probe in config.probes]
     model = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come before any output
+    for probe in probes:
+        probe.check(model, task)
     trainable_ever(config.model, dict(model.named_parameters()), config.train.steps)
     metrics = MetricsFile(run.metrics_file)
     with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt() as stop:
@@ -42,7 +45,7 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
                 raise Interrupted(f"stopped before seed {seed}; to go on: {run.resume_command}")
             if latest is None:
                 metrics.truncate(_end_of_previous_seed(config, run, seed))
-            learner = SeedLearner(build_model(config.model, task, seed), task, probes, config.train, seed)
+            learner = SeedLearner(build_model(config.model, task, seed), task, probes, config.train, seed, tests=tests)
             line.begin(seed)
             started = time.perf_counter()
             try:

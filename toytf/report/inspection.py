@@ -29,7 +29,9 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
         _serve(path)
 
 
-def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: int | None) -> None:
+def print_probes(
+    directory: Path, kind: str | None, *, step: int | None, seed: int | None, test: str | None = None
+) -> None:
     """Run probes on a checkpoint and print the table and the worst pairs."""
     run = Run.open(directory)
     run.require_model()
@@ -37,7 +39,7 @@ def print_probes(directory: Path, kind: str | None, *, step: int | None, seed: i
     if not kinds:
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
     for name in kinds:
-        result = run.probe(name, step=step, seed=seed)
+        result = run.probe(name, step=step, seed=seed, test=test)
         print_table({**result.metrics, **reference_metrics(result.references, result.metrics)})
         for metric, pairs in result.failures.items():
             if pairs:

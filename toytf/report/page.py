@@ -33,7 +33,8 @@ def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
         {
             "name": run.name,
             "config": dump(run.config),
-            "table": summary_table(run.summary),
+            "table": summary_table(run.summary, variants=False),
+            "full_table": summary_table(run.summary),
             "columns": columns(run.summary),
             "curves": [_html(figure) for name, figure in figures.items() if not name.startswith(MAP)],
             "maps": [_html(figure) for name, figure in figures.items() if name.startswith(MAP)],

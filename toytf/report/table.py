@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from toytf.summary import REFERENCES
+
 GROUPS = {
     "eval": "Accuracy and loss by role",
     "recall": "Recall, as a fraction of the pairs",
@@ -21,14 +23,31 @@ GROUPS = {
     "spectrum": "Singular values of √d W / |W|",
     "utilisation": "Stored / capacity of such a matrix",
     "lemma": "Largest difference from autograd",
+    "accuracy": "Accuracy",
+    "signal": "Signals: entries of the negative gradient",
+    "correlation": "Correlation with theory, entry by entry",
+    "noise": "Noise against context",
+    "noise_margin": "Margin of the noise token in the feed-forward part (logits)",
+    "noise_recall": "Recall of the noise token after one step",
+    "samples_needed": "Samples needed to learn the noise",
+    "cv": "Relative spread of the noise row of W_V",
+    "entry": "Entries of the first gradient step",
+    "token_exponent": "Grows like the number of tokens N to the power of",
+    "truncated": "Accuracy with one matrix truncated",
+    "transplant": "Accuracy with ideal matrices in the trained model",
+    "alignment": "Learned against ideal matrix",
+    "heads": "Attention on the pattern of a kind of head",
     "onset": "Step of onset (first evaluation above chance + 0.1)",
+    "halfway": "Step at half of the way to the ideal",
     "floor": "What trivial heuristics reach",
     "data": "The held-out sequences",
 }
 
+WHOLE = ("onset", "halfway", "samples_needed")
+"""Groups of whole numbers."""
 
-REFERENCES = ("ideal", "theory", "chance")
-"""What a metric can be read against: groups shown as columns."""
+TINY = ("signal", "entry")
+"""Groups of numbers that are small whatever they mean."""
 
 BACKGROUND = (*REFERENCES, "train", "norm", "grad_norm")
 """Groups that are shown beside others or only logged."""
@@ -46,19 +65,26 @@ class TableRow:
 
     def cells(self) -> tuple[str, ...]:
         """Name, measured ± spread, references."""
-        shown = whole if self.name.startswith("onset/") else number
+        shown = {**dict.fromkeys(WHOLE, whole), **dict.fromkeys(TINY, power)}.get(group_and_test(self.name)[0], number)
         measured = shown(self.measured) + (f" ± {shown(self.spread)}" if self.spread is not None else "")
-        return self.name.partition("/")[2], measured, *map(number, self.references)
-
-    @property
-    def is_variant(self) -> bool:
-        """Is this another form of a metric that has a row of its own?"""
-        return is_variant(self.name)
+        references = ("–" if value is None else shown(value) for value in self.references)
+        return self.name.partition("/")[2], measured, *references
 
 
 def is_variant(name: str) -> bool:
-    """Is this `<group>/<metric>/<variant>`? The short views leave variants of a metric to the full table."""
-    return not name.startswith("floor/") and name.removeprefix("onset/").count("/") > 1
+    """Is this `<group>/<metric>/<variant>`? The short views leave variants of a metric to the full table.
+
+    So they do with the steps at half of the way, of which there is one for every role.
+    """
+    if name.startswith("halfway/"):
+        return True
+    return group_and_test(name)[0] != "floor" and name.removeprefix("onset/").count("/") > 1
+
+
+def group_and_test(name: str) -> tuple[str, str]:
+    """The group of a metric and its test: `eval` and `clean` of `eval@clean/in_context_accuracy`."""
+    group, _, test = name.partition("/")[0].partition("@")
+    return group, test
 
 
 def number(value: float | None) -> str:
@@ -66,13 +92,18 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     if 0 < abs(value) < 5e-4:
-        return f"{value:.1e}"
+        return power(value)
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
 
 
 def whole(value: float) -> str:
-    """A number of steps."""
+    """A number of steps or samples."""
     return f"{value:.0f}"
+
+
+def power(value: float) -> str:
+    """A number as a multiple of a power of ten."""
+    return f"{value:.1e}"
 
 
 def columns(summary: Mapping[str, float]) -> tuple[str, ...]:
@@ -81,17 +112,18 @@ def columns(summary: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(kind for kind in REFERENCES if kind in groups)
 
 
-def summary_table(summary: Mapping[str, float]) -> dict[str, list[TableRow]]:
+def summary_table(summary: Mapping[str, float], *, variants: bool = True) -> dict[str, list[TableRow]]:
     """The rows of a summary, by group title; metrics of a group this table does not know come last, under its name."""
     groups: dict[str, list[TableRow]] = {title: [] for title in GROUPS.values()}
     kinds = columns(summary)
     for name, value in summary.items():
-        group = name.partition("/")[0]
-        if name.endswith("/std") or group in BACKGROUND:
+        group, test = group_and_test(name)
+        if name.endswith("/std") or group in BACKGROUND or (is_variant(name) and not variants):
             continue
         references = tuple(summary.get(f"{kind}/{name}") for kind in kinds)
         row = TableRow(name, value, summary.get(f"{name}/std"), references)
-        groups.setdefault(GROUPS.get(group, group), []).append(row)
+        title = GROUPS.get(group, group) + (f" ({test})" if test else "")
+        groups.setdefault(title, []).append(row)
     return {title: sorted(rows, key=_natural) for title, rows in groups.items() if rows}
 
 

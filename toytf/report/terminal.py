@@ -95,10 +95,9 @@ def print_table(summary: Mapping[str, float]) -> None:
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     for column in ("", "measured", *columns(summary)):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for title, rows in summary_table(summary).items():
+    for title, rows in summary_table(summary, variants=False).items():
         table.add_row(f"[bold]{title}[/bold]")
         for row in rows:
-            if not row.is_variant:
-                name, *values = row.cells()
-                table.add_row(f"  {name}", *values)
+            name, *values = row.cells()
+            table.add_row(f"  {name}", *values)
     wide_console().print(table)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from toytf.report.page import MAP
-from toytf.report.table import BACKGROUND, GROUPS, is_variant
+from toytf.report.table import BACKGROUND, GROUPS, group_and_test, is_variant
 
 if TYPE_CHECKING:
     from toytf.runs import Run
@@ -24,23 +24,25 @@ def training_figures(run: "Run") -> Iterator[tuple[str, Any]]:
 
     history, summary = run.history, run.summary
     names = [name for name in history.columns if "/" in name and not is_variant(name)]
-    floors = {
-        name.removeprefix("floor/"): value
-        for name, value in summary.items()
-        if name.startswith("floor/") and not name.endswith("/std")
-    }
-    charts: dict[str, list[str]] = {}
+    charts: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        group = name.partition("/")[0]
+        group, test = group_and_test(name)
         if group == "eval":
             group = name.rpartition("_")[2]  # loss or accuracy
-        if group not in (*BACKGROUND, *DRAWN_BY_PROBES, "floor", "data"):
-            charts.setdefault(group, []).append(name)
-    if history["step"].max() > 0:  # else nothing moved, and the table says it all
-        for group, members in charts.items():
-            levels = {label: value for label, value in floors.items() if f"_{group}/" in label}
-            chance = {name: summary[f"chance/{name}"] for name in members if f"chance/{name}" in summary}
-            yield group, curves(history, members, CHART_TITLES.get(group, group), chance=chance, levels=levels)
+        only_at_end = history[name].count() <= history["seed"].nunique()
+        if group not in (*BACKGROUND, *DRAWN_BY_PROBES, "floor", "data") and not only_at_end:
+            charts.setdefault((group, test), []).append(name)
+    moved = history["step"].max() > 0  # else the table says it all
+    for (group, test), members in charts.items() if moved else ():
+        floor = f"floor@{test}/" if test else "floor/"
+        levels = {
+            name.removeprefix(floor): value
+            for name, value in summary.items()
+            if name.startswith(floor) and f"_{group}/" in name and not name.endswith("/std")
+        }
+        chance = {name: summary[f"chance/{name}"] for name in members if f"chance/{name}" in summary}
+        title = CHART_TITLES.get(group, group) + (f" ({test})" if test else "")
+        yield group + (f"_{test}" if test else ""), curves(history, members, title, chance=chance, levels=levels)
     yield from _probe_figures(run)
     yield from _attention_maps(run)
 
@@ -48,9 +50,13 @@ def training_figures(run: "Run") -> Iterator[tuple[str, Any]]:
 def _probe_figures(run: "Run") -> Iterator[tuple[str, Any]]:
     """The figures of the probes that draw one of their own, for the first seed."""
     for probe in run.config.probes:
-        result = run.probe(probe.kind)
-        if result.draw is not None:
-            yield f"probe_{probe.kind}", result.figure()
+        for test in (None, *run.config.tests) if probe.reads_batch else (None,):
+            result = run.probe(probe.kind, test=test)
+            if result.draw is not None:
+                figure = result.figure()
+                if test is not None:
+                    figure.update_layout(title_text=f"{figure.layout.title.text} ({test})")
+                yield f"probe_{probe.kind}" + (f"_{test}" if test else ""), figure
 
 
 def _attention_maps(run: "Run") -> Iterator[tuple[str, Any]]:

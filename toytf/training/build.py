@@ -1,5 +1,6 @@
 """From configs to the things they configure."""
 
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -29,6 +30,23 @@ def pick_device(name: str) -> torch.device:
 def build_task(config: TaskConfig, device: torch.device) -> Task:
     """A task on a device."""
     return cast(Task, implementation(config)(config, device))
+
+
+def build_tests(configs: Mapping[str, TaskConfig], task: Task) -> dict[str, Task]:
+    """The task as each test changes it; the model must be able to read and answer them all."""
+    tests: dict[str, Task] = {}
+    for name, config in configs.items():
+        try:
+            test = tests[name] = build_task(config, task.device)
+        except UserError as error:
+            raise UserError(f"tests.{name}: {error}") from None
+        if (test.token_names, test.output_names) != (task.token_names, task.output_names):
+            raise UserError(f"tests.{name} changes the tokens: a test must keep those of the task")
+        if test.n_positions > task.n_positions:
+            raise UserError(
+                f"tests.{name} has sequences of {test.n_positions} tokens: at most {task.n_positions}, as the task has"
+            )
+    return tests
 
 
 def build_probe(config: ProbeConfig) -> Probe:

@@ -71,6 +71,10 @@ class TrainConfig(Config):
     loss: str = "all"
     """The role whose positions the loss is taken over, such as all, in_context or global."""
     optimizer: Optimizer = AdamWConfig()
+    forward: Literal["fast", "plain"] = "fast"
+    """fast: by tables over tokens where the model allows it, the same function; plain: always the hooked forward."""
+    chunk: PositiveInt | None = None
+    """Sequences whose activations are held at once (default: all on a GPU, on a CPU what its cache holds)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
 

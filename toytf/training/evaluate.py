@@ -1,14 +1,25 @@
 """Loss and accuracy by role, and the probes, on a held-out batch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe
 from toytf.task import Batch, Reference, Task
+from toytf.training.chunks import chunk_size, chunks
+
+Forward = Callable[[ToyTransformer, Tensor], Tensor]
+"""From a model and tokens [b t] to logits [b t output]."""
+
+
+def plain_forward(model: ToyTransformer, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t output"]:
+    """The one forward that can be hooked, as `fast_forward` cannot."""
+    logits: Tensor = model(tokens)
+    return logits
 
 
 def token_loss(logits: Float[Tensor, "b t output"], batch: Batch) -> Float[Tensor, "b t"]:
@@ -22,9 +33,9 @@ def role_mean(values: Float[Tensor, "b t"], role: Bool[Tensor, "b t"]) -> Float[
 
 
 @torch.no_grad()
-def role_metrics(model: ToyTransformer, batch: Batch) -> dict[str, float]:
+def role_metrics(model: ToyTransformer, batch: Batch, forward: Forward = fast_forward) -> dict[str, float]:
     """`eval/<role>_loss` and `eval/<role>_accuracy` for the roles that occur in the batch."""
-    logits = model(batch.tokens)
+    logits = _logits(model, batch, forward)
     loss = token_loss(logits, batch)
     right = (logits.argmax(-1) == batch.targets).to(loss.dtype)
     names = list(batch.roles)
@@ -40,11 +51,31 @@ def role_metrics(model: ToyTransformer, batch: Batch) -> dict[str, float]:
     return metrics
 
 
+@torch.no_grad()
+def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, float]:
+    """`accuracy`, `loss`, `p_correct` and `p_<rival>` for the rivals that the task names, at the task's goal."""
+    logits = _logits(model, batch)
+    law, role = logits.softmax(-1), batch.roles[task.goal]
+    values = {
+        "accuracy": (logits.argmax(-1) == batch.targets).to(law.dtype),
+        "loss": token_loss(logits, batch),
+        "p_correct": law.gather(2, batch.targets[..., None])[..., 0],
+    }
+    values |= {f"p_{name}": law.gather(2, rival[..., None])[..., 0] for name, rival in task.rivals(batch).items()}
+    return {name: float(role_mean(value, role)) for name, value in values.items()}
+
+
+def _logits(model: ToyTransformer, batch: Batch, forward: Forward = fast_forward) -> Float[Tensor, "b t output"]:
+    return torch.cat([forward(model, part.tokens) for part in chunks(batch, chunk_size(model))])
+
+
 def measure(
-    model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch
+    model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch, forward: Forward = fast_forward
 ) -> tuple[dict[str, float], dict[str, Reference]]:
     """All metrics of a model on a batch, and what each can be read against."""
-    metrics = role_metrics(model, batch) | {f"data/{name}": value for name, value in task.statistics(batch).items()}
+    metrics = role_metrics(model, batch, forward) | {
+        f"data/{name}": value for name, value in task.statistics(batch).items()
+    }
     references = dict(task.references())
     for probe in probes:
         result = probe(model, task, batch)

@@ -1,6 +1,6 @@
 """What the loop trains: it samples, gives a loss, measures itself, and can be saved.
 
-The loop knows only these methods. `SeedLearner` is one seed with the plain forward; several seeds stacked into one
+The loop knows only these methods. `SeedLearner` is one seed; several seeds stacked into one
 tensor program can stand in its place: parameters with a leading seed axis, one loss and one row per seed.
 """
 
@@ -12,12 +12,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from toytf.models.config import ModelConfig
+from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe
 from toytf.randomness import generator
+from toytf.summary import on_test
 from toytf.task import Batch, Task
+from toytf.training.chunks import chunk_size, chunks, sum_over
 from toytf.training.config import SgdConfig, TrainConfig
-from toytf.training.evaluate import measure, reference_metrics, role_mean, token_loss
+from toytf.training.evaluate import Forward, measure, plain_forward, reference_metrics, token_loss
 
 Row = dict[str, float | int]
 """Seed, step and metrics of one evaluation."""
@@ -50,11 +53,21 @@ class SeedLearner(Learner):
     n_seeds = 1
 
     def __init__(
-        self, model: ToyTransformer, task: Task, probes: Iterable[Probe], config: TrainConfig, seed: int
+        self,
+        model: ToyTransformer,
+        task: Task,
+        probes: Iterable[Probe],
+        config: TrainConfig,
+        seed: int,
+        *,
+        tests: Mapping[str, Task] | None = None,
     ) -> None:
         self.model, self.task, self.probes, self.config, self.seed = model, task, tuple(probes), config, seed
+        self.tests = tests or {}
         self.model_config = model.config
         self.parameters = dict(model.named_parameters())
+        self.forward: Forward = fast_forward if config.forward == "fast" else plain_forward
+        self.chunk = config.chunk or chunk_size(model)
 
     def sample(self, step: int) -> Batch:
         """The training batch of a step: a stream of its own, so that it needs no state."""
@@ -62,17 +75,34 @@ class SeedLearner(Learner):
 
     def loss(self, batch: Batch) -> Float[Tensor, "seed"]:
         """Mean cross-entropy over the positions of the chosen role."""
-        return role_mean(token_loss(self.model(batch.tokens), batch), batch.roles[self.config.loss])[None]
+        n = batch.roles[self.config.loss].sum().clamp(min=1)
+
+        def share(part: Batch) -> Float[Tensor, ""]:
+            losses = token_loss(self.forward(self.model, part.tokens), part)
+            return (losses * part.roles[self.config.loss]).sum() / n
+
+        trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
+        return sum_over(list(chunks(batch, self.chunk)), share, trained)[None]
 
     def evaluate(self, step: int) -> list[Row]:
-        """Loss and accuracy by role, every probe, and the norms of what is trained."""
-        stream = generator(self.seed, "evaluation", step, device=self.task.device)
-        batch = self.task.sample(self.config.evaluation.sequences, stream)
-        metrics, references = measure(self.model, self.task, self.probes, batch)
-        if step in (0, self.config.steps):
-            metrics |= reference_metrics(references, list(metrics))
-            metrics |= {f"floor/{name}": value for name, value in self.task.floors().items()}
+        """Loss and accuracy by role, every probe that is due, the same on every test, and norms of what is trained."""
+        due = [probe for probe in self.probes if step == self.config.steps or probe.config.when == "always"]
+        references = step in (0, self.config.steps)
+        metrics = self._measure(self.task, due, step, references=references)
+        reading = [probe for probe in due if probe.config.reads_batch]
+        for test, task in self.tests.items():
+            found = self._measure(task, reading, step, references=references)
+            metrics |= {on_test(name, test): value for name, value in found.items()}
         return [{"seed": self.seed, "step": step, **metrics, **self._norms()}]
+
+    def _measure(self, task: Task, probes: Iterable[Probe], step: int, *, references: bool) -> dict[str, float]:
+        stream = generator(self.seed, "evaluation", step, device=task.device)
+        batch = task.sample(self.config.evaluation.sequences, stream)
+        metrics, levels = measure(self.model, task, probes, batch, self.forward)
+        if references:
+            metrics |= reference_metrics(levels, list(metrics))
+            metrics |= {f"floor/{name}": value for name, value in task.floors().items()}
+        return metrics
 
     @torch.no_grad()
     def _norms(self) -> dict[str, float]:
