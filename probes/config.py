@@ -1,16 +1,18 @@
 """What the probes can be asked."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from toytf.plugins import ProbeConfig
+from toytf.errors import UserError
+from toytf.plugins import ProbeConfig, TaskConfig
 
 
 class MemoryRecallConfig(ProbeConfig):
     """How much of each memory that solves the task the learned matrices recall."""
 
     implementation: ClassVar[str] = "probes.memory_recall:MemoryRecall"
+    reads_batch: ClassVar[bool] = False
 
     kind: Literal["memory_recall"]
     failures: PositiveInt = 10
@@ -26,10 +28,19 @@ class AttentionConfig(ProbeConfig):
     kind: Literal["attention"]
 
 
+class HeadsConfig(ProbeConfig):
+    """Which heads attend to the previous token, to the same token, or to what followed it before."""
+
+    implementation: ClassVar[str] = "probes.heads:Heads"
+
+    kind: Literal["heads"]
+
+
 class MarginsConfig(ProbeConfig):
     """By how much each memory prefers the right answer, in units of a generic score."""
 
     implementation: ClassVar[str] = "probes.margins:Margins"
+    reads_batch: ClassVar[bool] = False
 
     kind: Literal["margins"]
     worst: PositiveInt = 10
@@ -42,6 +53,7 @@ class ScoresConfig(ProbeConfig):
     """Where the scores of the right answers and of their rivals lie: broad as Hebb's, or narrow at the cut t*."""
 
     implementation: ClassVar[str] = "probes.scores:Scores"
+    reads_batch: ClassVar[bool] = False
 
     kind: Literal["scores"]
 
@@ -50,6 +62,7 @@ class SpectrumConfig(ProbeConfig):
     """The singular values of each learned matrix against a Gaussian matrix and a Hebbian one."""
 
     implementation: ClassVar[str] = "probes.spectrum:Spectrum"
+    reads_batch: ClassVar[bool] = False
 
     kind: Literal["spectrum"]
 
@@ -58,5 +71,61 @@ class UtilisationConfig(ProbeConfig):
     """How many pairs each learned matrix recalls, as a fraction of what a matrix of its size and rank can hold."""
 
     implementation: ClassVar[str] = "probes.utilisation:Utilisation"
+    reads_batch: ClassVar[bool] = False
 
     kind: Literal["utilisation"]
+
+
+class AlignmentConfig(ProbeConfig):
+    """Each learned matrix beside the ideal one, as scores of its keys and values."""
+
+    implementation: ClassVar[str] = "probes.alignment:Alignment"
+    reads_batch: ClassVar[bool] = False
+
+    kind: Literal["alignment"]
+    worst: PositiveInt = 10
+    """How many of the pairs, or rows of a law, that are most wrong to name per memory."""
+
+
+class TransplantConfig(ProbeConfig):
+    """What the model does when learned matrices are replaced by the ideal memories, one at a time and all together."""
+
+    implementation: ClassVar[str] = "probes.transplant:Transplant"
+
+    kind: Literal["transplant"]
+    when: Literal["always", "end"] = "end"
+    strength: PositiveFloat = 1.0
+    """The norm of an ideal matrix, as a multiple of the norm of the learned one it replaces."""
+
+
+class NoiseConfig(ProbeConfig):
+    """Whether the model predicts the noise or the output, what its feed-forward part says, and where layer 2 looks."""
+
+    implementation: ClassVar[str] = "probes.noise:Noise"
+    needs_roles: ClassVar[tuple[str, ...]] = ("all", "in_context")
+
+    kind: Literal["noise"]
+
+    def check_fits(self, task: TaskConfig) -> None:
+        """Refuse a task without noise."""
+        super().check_fits(task)
+        if getattr(task, "noise", None) is None:
+            raise UserError('probe "noise" needs a task with noise, such as task.noise.probability = 0.5')
+
+
+class TruncationConfig(ProbeConfig):
+    """What the model does when one of its matrices keeps only its largest singular values, or is removed (LASER)."""
+
+    implementation: ClassVar[str] = "probes.truncation:Truncation"
+
+    kind: Literal["truncation"]
+    when: Literal["always", "end"] = "end"
+    matrices: Literal["default"] | tuple[str, ...] = "default"
+    """Weights by name, such as blocks.1.mlp.W_out, and products, such as blocks.1.attn.W_OV or W_KQ; the default is
+    every feed-forward weight and every W_OV."""
+    fractions: tuple[Annotated[float, Field(ge=0, le=1)], ...] = (0.0, 0.1, 0.2, 1.0)
+    """ρ: which part of the rank to keep; 0 removes the matrix, 1 keeps it."""
+    ranks: tuple[int, ...] = ()
+    """How many singular values to keep, besides the fractions."""
+    sequences: PositiveInt = 128
+    """How many of the held-out sequences to use: there is one forward for every matrix and every fraction."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probes.config import MarginsConfig
-from probes.matrices import Learned, as_metrics, learned_memories
+from probes.matrices import as_metrics, learned_memories, worst_pairs
 from toytf.memory import StorageProblem, maximise_margin
 from toytf.memory.measures import measure_margins, score_unit
 from toytf.models.transformer import ToyTransformer
@@ -46,7 +46,7 @@ class Margins(Probe):
             if smallest in metrics:
                 unit = score_unit(held.association, held.memory)
                 margins = held.association.margins(held.memory).cpu().double() / unit
-                failures[smallest] = _worst(held, unit, self.config.worst)
+                failures[smallest] = worst_pairs(held, unit, self.config.worst)
                 panels[held.name] = {"margin": margins[margins.isfinite()].numpy()}
                 best = references[smallest].theory if smallest in references else None
                 lines[held.name] = {"not recalled below": 0.0} | ({"largest minimum in theory": best} if best else {})
@@ -57,16 +57,3 @@ class Margins(Probe):
             return histograms(panels, "Margins", lines=lines, x="margin in units of a generic score")
 
         return ProbeResult(metrics, references, failures, draw)
-
-
-def _worst(held: Learned, unit: float, limit: int) -> list[str]:
-    """The pairs with the smallest margins, as "key → target: margin 0.12 before rival"; behind it, if not recalled."""
-    stored = held.association
-    margins = stored.margins(held.memory) / unit
-    rivals = stored.scores(held.memory).scatter(1, stored.targets[:, None], -torch.inf).argmax(1)
-    return [
-        f"{stored.key_name(z)} → {stored.value_name(int(stored.targets[z]))}: margin {float(margins[z]):.2f} "
-        f"{'before' if margins[z] > 0 else 'behind'} {stored.value_name(int(rivals[z]))}"
-        for z in margins.argsort().tolist()[:limit]
-        if margins[z].isfinite()
-    ]

@@ -92,8 +92,9 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         return output, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
 
     def to_tokens(self, tokens: Any) -> Int[Tensor, "batch position"]:
-        """Token ids as a batch of sequences; toys have no tokenizer."""
-        found = torch.as_tensor(tokens, device=self.cfg.device)
+        """Token ids as a batch of sequences, from one or from a list of equal length; toys have no tokenizer."""
+        found = torch.stack([*map(torch.as_tensor, tokens)]) if isinstance(tokens, list) else torch.as_tensor(tokens)
+        found = found.to(self.cfg.device)
         return found if found.ndim > 1 else found[None]
 
     def to_single_token(self, token: int) -> int:

@@ -1,0 +1,127 @@
+"""The learned matrices in the coordinates of their memories.
+
+M[z, y] = u_yᵀ Ŵ e_z  against  M*[z, y] = u_yᵀ W* e_z,   W* = Σ_z u_{f(z)} e_zᵀ
+
+Where a law p(y|z) should be stored, softmax_y M stands against the law itself.
+"""
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.config import AlignmentConfig
+from probes.matrices import Learned, have_diverged, learned_memories, worst_pairs
+from toytf.memory import Association, hebbian
+from toytf.memory.association import Readable
+from toytf.memory.measures import score_unit, split_scores
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Reference, Task
+
+SHOWN = 64
+"""How many keys and values of a memory the figure shows at most."""
+
+
+class Alignment(Probe):
+    """`alignment/<memory>_cosine` = ⟨M, M*⟩ / (|M| |M*|), not centred, and `_signal_to_crosstalk`.
+
+    signal / crosstalk = mean_z M[z, f(z)] / std_{z, y ≠ f(z)} M[z, y]
+
+    Only values that may compete for a key count. A law has the cosine only. The pairs of smallest margin, or the rows
+    of largest divergence from the law, are named.
+    """
+
+    config: AlignmentConfig
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Compare every memory of the task that the model has room for; the batch is not used."""
+        learned = learned_memories(model, task)
+        if have_diverged(learned):
+            return ProbeResult({})
+        metrics: dict[str, float] = {}
+        references: dict[str, Reference] = {}
+        failures: dict[str, list[str]] = {}
+        panels: dict[str, tuple[np.ndarray, list[str], list[str]]] = {}
+
+        def add(name: str, value: float | None, reference: Reference) -> None:
+            if value is not None:
+                metrics[name], references[name] = value, reference
+
+        for held in learned:
+            stored, name = held.association, f"alignment/{held.name}"
+            M, ideal = stored.scores(held.memory), held.law
+            if ideal is None:
+                W = hebbian(stored)
+                ideal = stored.scores(W)
+                add(f"{name}_cosine", cosine(M, ideal), Reference(1.0, 0.0))
+                add(
+                    f"{name}_signal_to_crosstalk",
+                    signal_to_crosstalk(stored, held.memory),
+                    Reference(signal_to_crosstalk(stored, W), 0.0),
+                )
+                unit = score_unit(stored, held.memory)
+                wrong = worst_pairs(held, unit, self.config.worst) if 0 < unit < math.inf else []
+            else:
+                wrong = worst_rows(held, ideal, self.config.worst)
+                M = M.softmax(1)
+                add(f"{name}_cosine", cosine(M, ideal), Reference(1.0, cosine(torch.ones_like(M), ideal)))
+            if f"{name}_cosine" in metrics:
+                failures[f"{name}_cosine"] = wrong
+            panels |= {f"{held.name}, {label}": _panel(stored, m) for label, m in (("learned", M), ("ideal", ideal))}
+
+        def draw() -> object:
+            from toytf.figures import heat_maps
+
+            title = f"Score of each value for each key, the largest = 1 (at most {SHOWN} keys and values shown)"
+            return heat_maps(panels, title, x="value", y="key")
+
+        return ProbeResult(metrics, references, failures, draw)
+
+
+def cosine(M: Float[Tensor, "n m"], ideal: Float[Tensor, "n m"]) -> float | None:
+    """⟨M, M*⟩ / (|M| |M*|) over the entries that may compete, those above −∞; None if one of the two is 0 or ∞."""
+    competes = ~M.isneginf()
+    a, b = M[competes].cpu().double(), ideal[competes].cpu().double()
+    norms = float(a.norm() * b.norm())
+    return float(a @ b) / norms if 0 < norms < math.inf else None
+
+
+def signal_to_crosstalk(association: Association, memory: Readable) -> float | None:
+    """Mean score of the right values / standard deviation of the scores of their rivals; None without crosstalk."""
+    right, rivals = split_scores(association, memory)
+    spread = float(rivals.std(correction=0)) if len(rivals) > 1 else 0.0
+    rounding = 10 * torch.finfo(association.keys.dtype).eps * float(right.abs().max())
+    return float(right.mean()) / spread if rounding < spread < math.inf else None
+
+
+def worst_rows(held: Learned, law: Float[Tensor, "n m"], limit: int) -> list[str]:
+    """The keys of largest KL(law ‖ softmax M), as "key: KL 0.35, says answer, likeliest is target"."""
+    stored = held.association
+    scores = stored.scores(held.memory)
+    divergence = torch.nn.functional.kl_div(scores.log_softmax(1), law, reduction="none").sum(1)
+    said, likeliest = scores.argmax(1).tolist(), law.argmax(1).tolist()
+    return [
+        f"{stored.key_name(z)}: KL {float(divergence[z]):.2f}, says {stored.value_name(said[z])}, "
+        f"likeliest is {stored.value_name(likeliest[z])}"
+        for z in divergence.argsort(descending=True).tolist()[:limit]
+    ]
+
+
+def _panel(association: Association, M: Float[Tensor, "n m"]) -> tuple[np.ndarray, list[str], list[str]]:
+    """The first keys and the values they ask for, scaled to a maximum of 1; what may not compete is NaN."""
+    keys, values = _shown(association.targets, len(association.values))
+    shown = M[:SHOWN, values].cpu().double()
+    shown = shown.masked_fill(shown.isneginf(), torch.nan)
+    largest = shown.nan_to_num().abs().max().clamp_min(1e-30)
+    names = [association.key_name(z) for z in keys], [association.value_name(y) for y in values]
+    return (shown / largest).numpy(), *names
+
+
+def _shown(targets: Int[Tensor, "n"], n_values: int) -> tuple[list[int], list[int]]:
+    """The first SHOWN keys, and as many values: those that these keys ask for, filled up with the first of the rest."""
+    asked = dict.fromkeys([*targets[:SHOWN].tolist(), *range(n_values)])
+    return list(range(len(targets)))[:SHOWN], sorted([*asked][:SHOWN])

@@ -1,0 +1,106 @@
+"""Which head is which, by where it attends: found from the tokens alone, so for every task.
+
+With z_t the token at t, a head of each kind attends from t to (Elhage et al. 2021, Olsson et al. 2022)
+
+    previous_token    s = t − 1
+    duplicate_token   s < t with z_s = z_t
+    induction         s ≤ t with z_{s−1} = z_t, the position after an earlier z_t
+"""
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from probes.config import HeadsConfig
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Reference, Task
+
+
+def detection_patterns(tokens: Int[Tensor, "batch t"]) -> dict[str, Bool[Tensor, "batch t t"]]:
+    """Where a head of each kind attends: [b, t, s] is whether s is a place for the query at t."""
+    same = tokens[:, :, None] == tokens[:, None, :]
+    after_same = torch.nn.functional.pad(same[:, :, :-1], (1, 0))
+    ones = torch.ones_like(same)
+    return {"previous_token": ones.tril(-1).triu(-1), "duplicate_token": same.tril(-1), "induction": after_same.tril()}
+
+
+def mass_on_pattern(
+    attention: Float[Tensor, "batch head t t"], pattern: Bool[Tensor, "batch t t"]
+) -> Float[Tensor, "head"]:
+    """How much of its attention each head puts on the pattern D, in the mean over the queries with a place in it.
+
+    ⟨Σ_s a_ts D_ts⟩ over all t with Σ_s D_ts > 0;  not a number if there is none.
+    """
+    on_pattern = einsum(attention, pattern.to(attention.dtype), "batch head t s, batch t s -> head")
+    return on_pattern / pattern.any(-1).sum()
+
+
+def detect_head_score(
+    attention: Float[Tensor, "batch head t t"], pattern: Bool[Tensor, "batch t t"]
+) -> Float[Tensor, "head"]:
+    """The fraction of all its attention that each head puts on the pattern D, in the mean over sequences.
+
+    ⟨Σ_ts a_ts D_ts / Σ_ts a_ts⟩: TransformerLens' `detect_head` with error measure `mul`. A query without a place in D
+    counts as a miss, so with Σ_s a_ts = 1 this is `mass_on_pattern` times the fraction of the queries that have one.
+    """
+    on_pattern = einsum(attention, pattern.to(attention.dtype), "batch head t s, batch t s -> batch head")
+    return (on_pattern / attention.sum((-2, -1))).mean(0)
+
+
+def uniform_attention(tokens: Int[Tensor, "batch t"]) -> Float[Tensor, "batch 1 t t"]:
+    """A head that attends to all positions s ≤ t alike, a_ts = 1/t: what the chance values are taken from."""
+    past = torch.ones(tokens.shape[1], tokens.shape[1], device=tokens.device).tril()
+    return (past / past.sum(-1, keepdim=True)).expand(len(tokens), 1, -1, -1)
+
+
+class Heads(Probe):
+    """`heads/L<layer>H<head>_<kind>`, the mass on the pattern, and `…/detect_head`, as TransformerLens normalises it.
+
+    A kind for which the batch has no place to attend to is left out. Chance is uniform attention on the same tokens;
+    the ideal of `…/detect_head` is the fraction of the queries that have a place to attend to.
+    """
+
+    config: HeadsConfig
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure every head of every layer on the batch."""
+        layers = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+        _, seen = model.observe(batch.tokens, *layers)
+        heads = [f"L{layer}H{h + 1}" for layer, name in enumerate(layers, 1) for h in range(seen[name].shape[1])]
+        uniform = uniform_attention(batch.tokens)
+        metrics: dict[str, float] = {}
+        references: dict[str, Reference] = {}
+        masses: dict[str, list[float]] = {}
+        for kind, pattern in detection_patterns(batch.tokens).items():
+            has_place = pattern.any(-1)
+            if not has_place.any():
+                continue
+            for variant, score, ideal in (
+                ("", mass_on_pattern, 1.0),
+                ("/detect_head", detect_head_score, float(has_place.float().mean())),
+            ):
+                reference = Reference(ideal, float(score(uniform, pattern)))
+                found = torch.cat([score(seen[name], pattern) for name in layers]).tolist()
+                for head, value in zip(heads, found, strict=True):
+                    metrics[f"heads/{head}_{kind}{variant}"] = value
+                    references[f"heads/{head}_{kind}{variant}"] = reference
+                if not variant:
+                    masses[f"{kind}<br>(chance {reference.chance:.3f})"] = found
+        return ProbeResult(metrics, references, draw=lambda: _heat_map(heads, masses))
+
+
+def _heat_map(heads: list[str], masses: dict[str, list[float]]) -> object:
+    """A row for each head and a column for each kind, masses[kind][head], on one scale from 0 to 1."""
+    import plotly.graph_objects as go
+
+    rows = [list(row) for row in zip(*masses.values(), strict=True)]
+    heat = go.Heatmap(
+        z=rows, x=list(masses), y=heads, zmin=0, zmax=1, colorscale="Viridis", texttemplate="%{z:.2f}",
+        hovertemplate="%{y} %{x}: %{z:.3f}<extra></extra>",
+    )  # fmt: skip
+    figure = go.Figure(heat, layout={"template": "plotly_white", "height": 160 + 40 * len(heads)})
+    figure.update_yaxes(autorange="reversed")
+    return figure.update_layout(title={"text": "Attention on the pattern of each kind of head", "font_size": 15})

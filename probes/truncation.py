@@ -1,0 +1,154 @@
+"""What a model does when one of its matrices keeps only its largest singular values.
+
+W = Σ_i s_i a_i b_iᵀ  →  Σ_{i ≤ r} s_i a_i b_iᵀ,   r = ⌊ρ · rank⌋;   ρ = 0 removes the matrix
+
+Called LASER in Sharma, Ash, Misra 2023 (arXiv 2312.13558). In noisy in-context recall it takes the noise, which the
+last feed-forward part stores, out of the predictions (Chen, Bruna, Bietti 2024).
+"""
+
+import copy
+import math
+import re
+from collections.abc import Iterator
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.config import TruncationConfig
+from toytf.errors import UserError, nearest
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Reference, Task
+from toytf.training.evaluate import goal_metrics
+
+PRODUCTS = {"W_KQ": ("W_Q", "W_K"), "W_OV": ("W_V", "W_O")}
+"""Pairs of weights that act only as a product, which can be truncated as such, head by head."""
+
+
+def truncate(W: Float[Tensor, "*head m n"], rank: int) -> Float[Tensor, "*head m n"]:
+    """The nearest matrix of a rank: Σ_{i ≤ rank} s_i a_i b_iᵀ of W = Σ_i s_i a_i b_iᵀ with s falling."""
+    a, s, b = torch.linalg.svd(W, full_matrices=False)
+    nearest_of_rank: Tensor = (a[..., :rank] * s[..., None, :rank]) @ b[..., :rank, :]
+    return nearest_of_rank
+
+
+def matrix_ranks(model: ToyTransformer) -> dict[str, int]:
+    """The matrices that can be truncated, by name, and the largest rank of each.
+
+    Weights by their own names, such as blocks.1.mlp.W_out, heads side by side; and the products blocks.1.attn.W_OV and
+    W_KQ, the same rank in every head.
+    """
+    ranks: dict[str, int] = {}
+    d = model.config.d_model
+    for layer in range(model.config.n_layers):
+        attention, feed_forward = model.attention(layer), model.feed_forward(layer)
+        for name, W in attention.named_parameters():
+            ranks[f"blocks.{layer}.attn.{name}"] = min(d, W.numel() // d)
+        for product, (_, second) in PRODUCTS.items():
+            ranks[f"blocks.{layer}.attn.{product}"] = min(getattr(attention, second).shape[1:])
+        if feed_forward is not None:
+            for name, W in feed_forward.named_parameters():
+                ranks[f"blocks.{layer}.mlp.{name}"] = min(W.shape)
+    return ranks
+
+
+@torch.no_grad()
+def truncate_in(model: ToyTransformer, name: str, rank: int) -> None:
+    """Truncate one matrix of a model, in place."""
+    block, part, leaf = re.fullmatch(r"blocks\.(\d+)\.(attn|mlp)\.(\w+)", name).groups()  # type: ignore[union-attr]
+    layer = int(block)
+    if part == "mlp":
+        W = model.get_parameter(name)
+        W.copy_(truncate(W, rank))
+        return
+    attention = model.attention(layer)
+    if leaf not in PRODUCTS:
+        W = model.get_parameter(name)
+        heads = "head k d -> (head k) d" if leaf == "W_O" else "head d k -> d (head k)"
+        flat, back = heads, " -> ".join(reversed(heads.split(" -> ")))
+        W.copy_(rearrange(truncate(rearrange(W, flat), rank), back, head=attention.n_heads))
+        return
+    first, second = (getattr(attention, weight) for weight in PRODUCTS[leaf])
+    if first is None:  # joint: the second weight alone holds the product, or its transpose
+        second.copy_(truncate(second, rank))
+        return
+    product = first @ (second if leaf == "W_OV" else second.mT)
+    a, s, b = torch.linalg.svd(product, full_matrices=False)
+    half = s[:, :rank].sqrt()
+    left, right = a[..., :rank] * half[:, None], half[..., None] * b[:, :rank]
+    first.zero_()[..., :rank] = left
+    (second if leaf == "W_OV" else second.mT).zero_()[:, :rank] = right
+
+
+def _without(model: ToyTransformer, task: Task, batch: Batch, name: str, rank: int) -> dict[str, float]:
+    changed = copy.deepcopy(model)
+    truncate_in(changed, name, rank)
+    return goal_metrics(changed, task, batch)
+
+
+class Truncation(Probe):
+    """`truncated/<matrix>_rho<ρ>` or `_rank<r>`: accuracy at the task's goal; variants /loss, /p_correct, /p_noise."""
+
+    config: TruncationConfig
+
+    def check(self, model: ToyTransformer, task: Task) -> None:
+        """Refuse a matrix that the model has not, and a rank that it cannot be cut to."""
+        for _ in self._cases(model):
+            pass
+
+    def _cases(self, model: ToyTransformer) -> Iterator[tuple[str, str, float, int]]:
+        """Name, label, fraction and rank of every truncation."""
+        ranks = matrix_ranks(model)
+        chosen = self.config.matrices
+        for name in chosen if chosen != "default" else [n for n in ranks if ".mlp." in n or n.endswith(".W_OV")]:
+            if name not in ranks:
+                layer = re.match(r"blocks\.(\d+)\.", name)
+                if layer and int(layer[1]) >= model.config.n_layers:
+                    raise UserError(
+                        f'probe truncation: "{name}" is in layer {layer[1]}, but the model has only the layers '
+                        f"0 to {model.config.n_layers - 1}"
+                    )
+                raise UserError(f'probe truncation: the model has no matrix "{name}": {nearest(name, ranks)}')
+            largest = ranks[name]
+            for fraction in self.config.fractions:
+                rank = int(fraction * largest + 1e-9)
+                if fraction and not rank:
+                    raise UserError(
+                        f"probe truncation: fraction {fraction:g} of {name}, whose rank is {largest}, leaves nothing: "
+                        f"take at least {math.ceil(1000 / largest) / 1000:g}, or 0 to remove it"
+                    )
+                yield name, f"rho{fraction:g}", fraction, rank
+            for rank in self.config.ranks:
+                if not 0 < rank <= largest:
+                    remedy = "; to remove it, take the fraction 0" if rank == 0 else ""
+                    raise UserError(
+                        f"probe truncation: rank is {rank}, expected 1 to {largest} for {name} of this model{remedy}"
+                    )
+                yield name, f"rank{rank}", rank / largest, rank
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure the model with each matrix truncated, one at a time; the model stays as it is."""
+        if not batch.roles[task.goal].any() or not all(bool(W.isfinite().all()) for W in model.parameters()):
+            return ProbeResult({})  # nothing to measure, or diverged: such a matrix has no singular values
+        metrics: dict[str, float] = {}
+        references: dict[str, Reference] = {}
+        kept: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        known, ranks, batch = task.references(), matrix_ranks(model), batch.first(self.config.sequences)
+        whole = goal_metrics(model, task, batch)
+        for name, label, fraction, rank in self._cases(model):
+            for quantity, value in (whole if rank == ranks[name] else _without(model, task, batch, name, rank)).items():
+                metric = f"truncated/{name}_{label}" + ("" if quantity == "accuracy" else f"/{quantity}")
+                metrics[metric] = value
+                references[metric] = known.get(f"eval/{task.goal}_{quantity}", Reference())
+                kept.setdefault(quantity, {}).setdefault(name, []).append((fraction, value))
+
+        def draw() -> object:
+            from toytf.figures import lines
+
+            title = "One matrix at a time, truncated to a fraction of its singular values"
+            return lines(kept, title, x="fraction kept")
+
+        return ProbeResult(metrics, references, draw=draw)
