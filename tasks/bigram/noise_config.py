@@ -1,0 +1,44 @@
+"""The config of the experiment `noise_learning`."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from toytf.experiments.config import SeededConfig
+
+Between = Annotated[float, Field(gt=0, lt=1)]
+
+
+class NoiseLearningConfig(SeededConfig):
+    """How many samples the feed-forward part and attention need to learn the noise that follows a trigger."""
+
+    implementation: ClassVar[str] = "tasks.bigram.noise_learning:run_noise_learning"
+    figures: ClassVar[str] = "tasks.bigram.noise_figures:noise_figures"
+
+    experiment: Literal["noise_learning"]
+    n_tokens: tuple[Annotated[int, Field(ge=3)], ...] = Field(default=(32, 64, 128, 256), min_length=1)
+    """Vocabulary sizes N; the noise token is one more."""
+    seq_len: int = Field(default=32, ge=2)
+    """Tokens of a context, T; the last is the trigger."""
+    noise_probabilities: tuple[Between, ...] = Field(default=(0.5,), min_length=1)
+    """Probabilities α that the noise token follows a trigger."""
+    samples: tuple[PositiveInt, ...] = Field(default=(4, 8, 16, 32, 64, 128, 256, 512, 1024), min_length=1)
+    """Numbers of contexts m that the one gradient step is taken on. The spread is measured at the largest."""
+    repeats: PositiveInt = 32
+    """Steps per seed and size, each on contexts of its own; recalls and spreads are their means."""
+    level: Between = 0.95
+    """The recall from which on the noise counts as learned."""
+
+    @model_validator(mode="after")
+    def _lists_fit(self) -> "NoiseLearningConfig":
+        lists = {"n_tokens": self.n_tokens, "noise_probabilities": self.noise_probabilities, "samples": self.samples}
+        for field, values in lists.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"{field}: {max(values, key=values.count)} is listed twice")
+        rarest, fewest = min(self.noise_probabilities), min(self.n_tokens)
+        if rarest <= 1 / (fewest + 1):
+            raise ValueError(
+                f"noise_probabilities: {rarest} is no more than any of {fewest} + 1 tokens has: "
+                f"it must exceed 1/{fewest + 1}"
+            )
+        return self
