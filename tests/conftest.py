@@ -192,6 +192,24 @@ MISTAKES = {
     ),
     "too_many_triggers": _override("task.n_triggers=70", says=("n_triggers", "70", "n_tokens = 65")),
     "latents_do_not_fit": _override("task.show_latents=true", "task.seq_len=4", says=("seq_len", "at least 7")),
+    "noise_of_1": _override("task.noise.probability=1", says=("task.noise.probability = 1", "less than 1")),
+    "noise_without_probability": _override("task.noise.token=x", says=("task.noise.probability is missing",)),
+    "probe_of_noise_without_it": _override("probes=[noise]", says=('probe "noise"', "task.noise.probability = 0.5")),
+    # a test: the task with changes
+    "key_of_a_test": _override(
+        "tests={short: {seq_length: 8}}", says=('tests.short: unknown key "seq_length": did you mean "seq_len"?',)
+    ),
+    "value_of_a_test": _override("tests={short: {seq_len: 1}}", says=("tests.short: seq_len = 1", "greater than")),
+    "kind_of_a_test": _override("tests={other: {kind: copy}}", says=('tests.other: kind = "copy"', "bigram")),
+    "name_of_a_test": _override("tests={Not-A-Name: {}}", says=('tests: "Not-A-Name"', "small letters, digits and _")),
+    "list_for_a_test": _override("tests={short: [8]}", says=("tests.short: should be a mapping",)),
+    "list_for_tests": _override("tests=[short]", says=("tests: should be a mapping",)),
+    "probe_that_a_test_does_not_fit": _override(
+        "task.noise.probability=0.5",
+        "probes=[noise]",
+        "tests={clean: {noise: null}}",
+        says=("tests.clean", 'probe "noise" needs a task with noise'),
+    ),
     "no_such_corpus": _override("task.corpus=nowhere.txt", says=("task.corpus", "nowhere.txt", "shakespeare")),
 }
 

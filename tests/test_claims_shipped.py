@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tasks.bigram.noise_config import NoiseLearningConfig
+from tasks.bigram.three_steps_config import ThreeStepsConfig
 from toytf.catalogue import claim_files
 from toytf.claims import load_claim
 from toytf.experiments.capacity import cases, predicted_capacity
@@ -16,10 +18,11 @@ from toytf.plugins import ExperimentConfig, plugins
 
 # Names of metrics do not depend on these sizes.
 TINY_TRAINING = {
-    "train": {"steps": 0, "evaluation": {"sequences": 8}},
-    "task": {"seq_len": 8},
+    "train": {"steps": 0, "evaluation": {"sequences": 64}},  # enough for rare triggers to come twice
+    "task": {"seq_len": 32},
     "model": {"d_model": 16},
 }
+TINY = {NoiseLearningConfig: {"repeats": 1}, ThreeStepsConfig: {"evaluation_samples": 64}}
 TINY_STORAGE = {"dimension": 4, "width": 3, "n": 4, "noise": 2, "pairs": {"first": 2, "second": 2, "answers": 2}}
 
 
@@ -33,14 +36,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], s
         if isinstance(config, CapacityConfig):
             return _names_of_capacity(config)
         out = tmp_path_factory.mktemp("claims") / "run"
-        return set(run_config(_tiny(config), out, resume=False).history.columns)
+        done = run_config(_tiny(config), out, resume=False)
+        return {*done.history.columns, *done.summary}
 
     return names
 
 
 def _tiny(config: ExperimentConfig) -> ExperimentConfig:
     content = config.model_dump(mode="json", exclude_unset=False)
-    changes: dict[str, Any] = TINY_TRAINING
+    changes: dict[str, Any] = TINY.get(type(config), TINY_TRAINING)
     if isinstance(config, StorageConfig):
         changes = {name: value for name, value in TINY_STORAGE.items() if content[name] is not None}
     content |= {"seeds": [0], "threads": 1, "device": "cpu"}
@@ -72,10 +76,14 @@ def _names_of_capacity(config: CapacityConfig) -> set[str]:
 def test_a_shipped_claim_asks_for_what_its_runs_measure(name: str, measured: Callable[[str, str], set[str]]) -> None:
     claim, configs = load_claim(claim_files()[name])
     for expectation in claim.expect:
-        asked = [expectation.metric, *([expectation.value] if isinstance(expectation.value, str) else [])]
-        assert {metric.removeprefix("onset/") for metric in asked} <= measured(name, expectation.run)
+        asked = [(expectation.run, expectation.metric)]
+        if isinstance(expectation.value, str):
+            asked.append((expectation.of or expectation.run, expectation.value))
+        for run, metric in asked:
+            assert metric.removeprefix("onset/").removeprefix("halfway/") in measured(name, run)
         assert len(configs[expectation.run].seeds) >= expectation.seeds
-    assert {expectation.run for expectation in claim.expect} == set(configs)  # no run for nothing
+    used = {run for expectation in claim.expect for run in (expectation.run, expectation.of) if run is not None}
+    assert used == set(configs)  # no run for nothing
 
 
 def test_the_areas_of_claims_are_folders_of_unlike_names() -> None:

@@ -124,6 +124,28 @@ def test_a_wrong_usage_ends_with_2_and_no_traceback(
         ("model.freeze=[embed.W_X]", 'model.freeze: "embed.W_X" matches no parameter'),
         ("model.freeze=['*']", "model.freeze leaves nothing to train"),
         ("device=cup", 'device = "cup"'),
+        ("task.noise={probability: 0.5, token: e}", "task.noise.token = 'e' is one of the fixed triggers"),
+        ("task.noise={probability: 0.5, token: ß}", "task.noise.token = 'ß' is no character of the corpus"),
+        ("tests={few: {n_tokens: 30}}", "tests.few changes the tokens: a test must keep those of the task"),
+        ("tests={long: {seq_len: 9}}", "tests.long has sequences of 9 tokens: at most 8, as the task has"),
+        (
+            "probes=[{kind: truncation, matrices: [blocks.1.mlp.W_out]}]",
+            'probe truncation: the model has no matrix "blocks.1.mlp.W_out": did you mean "blocks.1.attn.W_V"?',
+        ),
+        (
+            "probes=[{kind: truncation, matrices: [blocks.2.attn.W_OV]}]",
+            'probe truncation: "blocks.2.attn.W_OV" is in layer 2, but the model has only the layers 0 to 1',
+        ),
+        (
+            "probes=[{kind: truncation, ranks: [17]}]",
+            "probe truncation: rank is 17, expected 1 to 16 for blocks.0.attn.W_OV of this model",
+        ),
+        ("probes=[{kind: truncation, ranks: [0]}]", "; to remove it, take the fraction 0"),
+        (
+            "probes=[{kind: truncation, fractions: [0.05]}]",
+            "probe truncation: fraction 0.05 of blocks.0.attn.W_OV, whose rank is 16, leaves nothing: "
+            "take at least 0.063, or 0 to remove it",
+        ),
     ],
 )
 def test_a_mistake_that_only_the_model_shows_leaves_no_run_behind(
@@ -134,6 +156,7 @@ def test_a_mistake_that_only_the_model_shows_leaves_no_run_behind(
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.err
     assert len(ended.err.splitlines()) == 1
+    assert not any((tmp_path / "run").glob("*"))
     assert invoke("run", tiny_config, "--out", tmp_path / "run").code == 0
 
 
