@@ -38,7 +38,7 @@ class Noise(Probe):
         noise = task.rivals(batch)["noise"]
         uniform = 1 / len(task.output_names)
         add("p_noise", law.gather(2, noise[..., None])[..., 0], scored, Reference(chance=uniform))
-        add("p_correct", law.gather(2, batch.targets[..., None])[..., 0], scored, Reference(1.0, uniform))
+        add("p_correct", law.gather(2, batch.targets[..., None])[..., 0], scored, Reference(chance=uniform))
         predicted = (logits.argmax(-1) == noise).float()
         add("predicted_noise", predicted, scored, Reference(chance=uniform))
         add("predicted_noise/noise", predicted, scored & (batch.targets == noise), Reference(chance=uniform))

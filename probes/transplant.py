@@ -53,6 +53,7 @@ class Transplant(Probe):
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a model that can take no ideal matrix."""
+        task.check_goal()
         _grafts(copy.deepcopy(model), task, self.config.strength)
 
     @torch.no_grad()

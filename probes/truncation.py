@@ -95,6 +95,7 @@ class Truncation(Probe):
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a matrix that the model has not, and a rank that it cannot be cut to."""
+        task.check_goal()
         for _ in self._cases(model):
             pass
 

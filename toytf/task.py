@@ -88,6 +88,13 @@ class Task(ABC):
         """Facts about a batch that explain its metrics, logged as `data/<name>`."""
         return {}
 
+    def check_goal(self) -> None:
+        """Refuse a goal that is no role of this task, before something is measured there."""
+        if self.goal not in self.config.roles:
+            raise UserError(
+                f'task {self.config.kind}: its goal "{self.goal}" is no role: {nearest(self.goal, self.config.roles)}'
+            )
+
     def rivals(self, batch: Batch) -> Mapping[str, Int[Tensor, "batch position"]]:
         """Named answers other than the target whose probability is of interest, such as a noise token."""
         return {}

@@ -110,12 +110,6 @@ def test_chance_is_a_uniform_guess_or_uniform_attention(measured: Any):
     assert {name: reference.chance for name, reference in result.references.items()} == pytest.approx(chance, abs=1e-6)
 
 
-def test_only_the_probability_of_the_target_has_an_ideal(measured: Any):
-    *_, result = measured
-    assert {name for name, reference in result.references.items() if reference.ideal is not None} == {"noise/p_correct"}
-    assert result.references["noise/p_correct"].ideal == 1
-
-
 def test_the_margin_is_that_of_the_feed_forward_part_at_the_triggers(measured: Any):
     """mean_q [u_τᵀ F(e_q) − max_{y ≠ τ} u_yᵀ F(e_q)], q the triggers, or all that can be one."""
     model, task, _, result = measured

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
+from toytf.errors import UserError
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
@@ -95,3 +96,11 @@ def test_the_goal_is_every_position_and_there_are_no_rivals_unless_the_task_says
 
 def test_the_goal_of_a_task_is_one_of_its_roles() -> None:
     assert BigramTask.goal in BigramConfig.roles
+
+
+def test_a_goal_that_is_no_role_is_refused_with_a_sentence() -> None:
+    task = bigram()
+    task.check_goal()
+    task.goal = "in_contxt"
+    with pytest.raises(UserError, match='goal "in_contxt" is no role: did you mean "in_context"'):
+        task.check_goal()

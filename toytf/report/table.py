@@ -113,8 +113,8 @@ def columns(summary: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def summary_table(summary: Mapping[str, float], *, variants: bool = True) -> dict[str, list[TableRow]]:
-    """The rows of a summary, by group title; metrics of a group this table does not know come last, under its name."""
-    groups: dict[str, list[TableRow]] = {title: [] for title in GROUPS.values()}
+    """The rows of a summary by group title, those of tests after the task's; groups unknown here come last of each."""
+    groups: dict[tuple[str, str], list[TableRow]] = {}
     kinds = columns(summary)
     for name, value in summary.items():
         group, test = group_and_test(name)
@@ -122,9 +122,13 @@ def summary_table(summary: Mapping[str, float], *, variants: bool = True) -> dic
             continue
         references = tuple(summary.get(f"{kind}/{name}") for kind in kinds)
         row = TableRow(name, value, summary.get(f"{name}/std"), references)
-        title = GROUPS.get(group, group) + (f" ({test})" if test else "")
-        groups.setdefault(title, []).append(row)
-    return {title: sorted(rows, key=_natural) for title, rows in groups.items() if rows}
+        groups.setdefault((test, group), []).append(row)
+    known = [*GROUPS]
+    in_order = sorted(groups, key=lambda key: (key[0], known.index(key[1]) if key[1] in known else len(known)))
+    return {
+        GROUPS.get(group, group) + (f" ({test})" if test else ""): sorted(groups[test, group], key=_natural)
+        for test, group in in_order
+    }
 
 
 def _natural(row: TableRow) -> list[str | int]:
