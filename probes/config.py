@@ -12,6 +12,7 @@ class MemoryRecallConfig(ProbeConfig):
     """How much of each memory that solves the task the learned matrices recall."""
 
     implementation: ClassVar[str] = "probes.memory_recall:MemoryRecall"
+    draws: ClassVar[bool] = False
     reads_batch: ClassVar[bool] = False
 
     kind: Literal["memory_recall"]
@@ -23,6 +24,7 @@ class AttentionConfig(ProbeConfig):
     """Whether layer 1 attends to the previous token and layer 2 to what followed the trigger before."""
 
     implementation: ClassVar[str] = "probes.attention:Attention"
+    draws: ClassVar[bool] = False
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "trigger", "first_seen", "in_context")
 
     kind: Literal["attention"]
@@ -71,6 +73,7 @@ class UtilisationConfig(ProbeConfig):
     """How many pairs each learned matrix recalls, as a fraction of what a matrix of its size and rank can hold."""
 
     implementation: ClassVar[str] = "probes.utilisation:Utilisation"
+    draws: ClassVar[bool] = False
     reads_batch: ClassVar[bool] = False
 
     kind: Literal["utilisation"]
@@ -91,6 +94,7 @@ class TransplantConfig(ProbeConfig):
     """What the model does when learned matrices are replaced by the ideal memories, one at a time and all together."""
 
     implementation: ClassVar[str] = "probes.transplant:Transplant"
+    draws: ClassVar[bool] = False
 
     kind: Literal["transplant"]
     when: Literal["always", "end"] = "end"
@@ -102,6 +106,7 @@ class NoiseConfig(ProbeConfig):
     """Whether the model predicts the noise or the output, what its feed-forward part says, and where layer 2 looks."""
 
     implementation: ClassVar[str] = "probes.noise:Noise"
+    draws: ClassVar[bool] = False
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "in_context")
 
     kind: Literal["noise"]
@@ -120,11 +125,11 @@ class TruncationConfig(ProbeConfig):
 
     kind: Literal["truncation"]
     when: Literal["always", "end"] = "end"
-    matrices: Literal["default"] | tuple[str, ...] = "default"
-    """Weights by name, such as blocks.1.mlp.W_out, and products, such as blocks.1.attn.W_OV or W_KQ; the default is
-    every feed-forward weight and every W_OV."""
+    matrices: tuple[str, ...] = ()
+    """Weights by name, such as blocks.1.mlp.W_out, and products, such as blocks.1.attn.W_OV or W_KQ (default: every
+    feed-forward weight and every W_OV)."""
     fractions: tuple[Annotated[float, Field(ge=0, le=1)], ...] = (0.0, 0.1, 0.2, 1.0)
-    """ρ: which part of the rank to keep; 0 removes the matrix, 1 keeps it."""
+    """ρ: which part of the rank to keep, rounded down, but at least one singular value; 0 removes the matrix."""
     ranks: tuple[int, ...] = ()
     """How many singular values to keep, besides the fractions."""
     sequences: PositiveInt = 128

@@ -37,7 +37,8 @@ class Noise(Probe):
         law, scored, z = logits.softmax(-1), batch.roles["in_context"], batch.tokens
         noise = task.rivals(batch)["noise"]
         uniform = 1 / len(task.output_names)
-        add("p_noise", law.gather(2, noise[..., None])[..., 0], scored, Reference(chance=uniform))
+        alpha = task.config.noise.probability
+        add("p_noise", law.gather(2, noise[..., None])[..., 0], scored, Reference(alpha, uniform))
         add("p_correct", law.gather(2, batch.targets[..., None])[..., 0], scored, Reference(chance=uniform))
         predicted = (logits.argmax(-1) == noise).float()
         add("predicted_noise", predicted, scored, Reference(chance=uniform))

@@ -1,13 +1,12 @@
 """What a model does when one of its matrices keeps only its largest singular values.
 
-W = Σ_i s_i a_i b_iᵀ  →  Σ_{i ≤ r} s_i a_i b_iᵀ,   r = ⌊ρ · rank⌋;   ρ = 0 removes the matrix
+W = Σ_i s_i a_i b_iᵀ  →  Σ_{i ≤ r} s_i a_i b_iᵀ,   r = ⌊ρ · rank⌋, at least 1;   ρ = 0 removes the matrix
 
 Called LASER in Sharma, Ash, Misra 2023 (arXiv 2312.13558). In noisy in-context recall it takes the noise, which the
 last feed-forward part stores, out of the predictions (Chen, Bruna, Bietti 2024).
 """
 
 import copy
-import math
 import re
 from collections.abc import Iterator
 
@@ -102,8 +101,7 @@ class Truncation(Probe):
     def _cases(self, model: ToyTransformer) -> Iterator[tuple[str, str, float, int]]:
         """Name, label, fraction and rank of every truncation."""
         ranks = matrix_ranks(model)
-        chosen = self.config.matrices
-        for name in chosen if chosen != "default" else [n for n in ranks if ".mlp." in n or n.endswith(".W_OV")]:
+        for name in self.config.matrices or [n for n in ranks if ".mlp." in n or n.endswith(".W_OV")]:
             if name not in ranks:
                 layer = re.match(r"blocks\.(\d+)\.", name)
                 if layer and int(layer[1]) >= model.config.n_layers:
@@ -114,12 +112,7 @@ class Truncation(Probe):
                 raise UserError(f'probe truncation: the model has no matrix "{name}": {nearest(name, ranks)}')
             largest = ranks[name]
             for fraction in self.config.fractions:
-                rank = int(fraction * largest + 1e-9)
-                if fraction and not rank:
-                    raise UserError(
-                        f"probe truncation: fraction {fraction:g} of {name}, whose rank is {largest}, leaves nothing: "
-                        f"take at least {math.ceil(1000 / largest) / 1000:g}, or 0 to remove it"
-                    )
+                rank = max(int(fraction * largest + 1e-9), 1) if fraction else 0
                 yield name, f"rho{fraction:g}", fraction, rank
             for rank in self.config.ranks:
                 if not 0 < rank <= largest:
@@ -132,13 +125,14 @@ class Truncation(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure the model with each matrix truncated, one at a time; the model stays as it is."""
-        if not batch.roles[task.goal].any() or not all(bool(W.isfinite().all()) for W in model.parameters()):
+        batch = batch.first(self.config.sequences)
+        whole = goal_metrics(model, task, batch)
+        if not whole or not all(bool(W.isfinite().all()) for W in model.parameters()):
             return ProbeResult({})  # nothing to measure, or diverged: such a matrix has no singular values
         metrics: dict[str, float] = {}
         references: dict[str, Reference] = {}
         kept: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        known, ranks, batch = task.references(), matrix_ranks(model), batch.first(self.config.sequences)
-        whole = goal_metrics(model, task, batch)
+        known, ranks = task.references(), matrix_ranks(model)
         for name, label, fraction, rank in self._cases(model):
             for quantity, value in (whole if rank == ranks[name] else _without(model, task, batch, name, rank)).items():
                 metric = f"truncated/{name}_{label}" + ("" if quantity == "accuracy" else f"/{quantity}")

@@ -116,6 +116,17 @@ def test_two_metrics_are_compared_seed_by_seed(left: list[float], right: list[fl
         assert finding.predicted == pytest.approx(sum(right) / 3)
 
 
+def test_a_metric_of_another_run_is_compared_seed_by_seed() -> None:
+    fast, slow = (pd.DataFrame({"halfway/a": steps}) for steps in ([10.0, 30.0], [20.0, 25.0]))
+    fields = {"run": "fast", "metric": "halfway/a", "value": "halfway/a", "of": "slow"}
+    in_mean, in_every = (
+        compare(Expectation(**fields, comparison="<", over=over), fast, slow) for over in ("mean", "every")
+    )
+    assert (in_mean.verdict, in_every.verdict) == ("confirmed", "not reached")
+    assert (in_mean.measured, in_mean.predicted, in_mean.expected) == (20, 22.5, "< halfway/a of slow")
+    assert compare(Expectation(**fields, comparison="<"), fast, None).verdict == "not reached"
+
+
 def test_a_misspelt_onset_is_a_mistake() -> None:
     expectation = Expectation(run="r", metric="onset/recall/W_KQ9", comparison="<", value=100)
     with pytest.raises(UserError, match=r"W_KQ9.*did you mean"):
@@ -233,6 +244,8 @@ def test_a_metric_that_no_run_has_ends_with_2_and_one_line(
         ({"expect": [POSITIVE | {"run": "tinny"}]}, 'no run is called "tinny": did you mean "tiny"?'),
         ({"expect": [POSITIVE | {"comparison": "=>"}]}, 'expect.0.comparison = "=>"'),
         ({"expect": [POSITIVE | {"tolerence": 1}]}, 'did you mean "tolerance"?'),
+        ({"expect": [POSITIVE | {"of": "tinny"}]}, 'no run is called "tinny": did you mean "tiny"?'),
+        ({"expect": [POSITIVE | {"of": "tiny"}]}, '"of: tiny" needs a metric as value'),
         ({"expect": []}, "expect"),
         ({"runs": {}}, "runs"),
         ({"runs": {"tiny": {"experiment": "train", "task": "bigran"}}}, "runs.tiny: "),
@@ -252,3 +265,10 @@ def test_a_mistake_in_a_claim_is_answered_with_one_line(
     assert len(str(caught.value).splitlines()) == 1
     assert str(path) in str(caught.value)
     assert says in str(caught.value)
+
+
+def test_runs_that_are_compared_must_have_the_same_seeds(claim: Callable[..., Path]) -> None:
+    compared = POSITIVE | {"value": "eval/all_loss", "of": "other"}
+    load_claim(claim("paired", [compared], tiny={}, other={"train": {"steps": 1}}))
+    with pytest.raises(UserError, match="tiny and other are compared seed by seed, but have different seeds"):
+        load_claim(claim("unpaired", [compared], tiny={}, other={"seeds": [1, 2]}))

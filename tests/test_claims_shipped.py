@@ -11,6 +11,7 @@ from tasks.bigram.noise_config import NoiseLearningConfig
 from tasks.bigram.three_steps_config import ThreeStepsConfig
 from toytf.catalogue import claim_files
 from toytf.claims import load_claim
+from toytf.compose import overlay
 from toytf.experiments.capacity import cases, predicted_capacity
 from toytf.experiments.launch import run_config
 from toytf.experiments.memory_config import CapacityConfig, StorageConfig
@@ -48,14 +49,7 @@ def _tiny(config: ExperimentConfig) -> ExperimentConfig:
     if isinstance(config, StorageConfig):
         changes = {name: value for name, value in TINY_STORAGE.items() if content[name] is not None}
     content |= {"seeds": [0], "threads": 1, "device": "cpu"}
-    return type(config).model_validate(_merged(content, changes))
-
-
-def _merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    def put(name: str, value: Any) -> Any:
-        return _merged(content[name], value) if isinstance(value, dict) else value
-
-    return content | {name: put(name, value) for name, value in changes.items()}
+    return type(config).model_validate(overlay(content, changes))
 
 
 def _names_of_capacity(config: CapacityConfig) -> set[str]:

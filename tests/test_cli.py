@@ -141,11 +141,6 @@ def test_a_wrong_usage_ends_with_2_and_no_traceback(
             "probe truncation: rank is 17, expected 1 to 16 for blocks.0.attn.W_OV of this model",
         ),
         ("probes=[{kind: truncation, ranks: [0]}]", "; to remove it, take the fraction 0"),
-        (
-            "probes=[{kind: truncation, fractions: [0.05]}]",
-            "probe truncation: fraction 0.05 of blocks.0.attn.W_OV, whose rank is 16, leaves nothing: "
-            "take at least 0.063, or 0 to remove it",
-        ),
     ],
 )
 def test_a_mistake_that_only_the_model_shows_leaves_no_run_behind(

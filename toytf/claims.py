@@ -37,7 +37,7 @@ class Expectation(Config):
     value: float | str
     """A number, or another metric."""
     of: str | None = None
-    """The run that `value` is a metric of (default: the same); seeds are compared in order."""
+    """The run that `value` is a metric of (default: the same); it must have the same seeds."""
     tolerance: NonNegativeFloat = 0.0
     over: Literal["mean", "every"] = "mean"
     """mean: of the seeds; every: each seed by itself."""
@@ -107,6 +107,9 @@ def load_claim(path: Path) -> tuple[Claim, dict[str, ExperimentConfig]]:
                 raise UserError(f'{path}: no run is called "{run}": {nearest(run, configs)}')
         if expectation.of is not None and not isinstance(expectation.value, str):
             raise UserError(f'{path}: "of: {expectation.of}" needs a metric as value, got {expectation.value:g}')
+        seeds = {run: getattr(configs[run], "seeds", ()) for run in (expectation.run, expectation.of) if run}
+        if len(set(seeds.values())) > 1:
+            raise UserError(f"{path}: {' and '.join(seeds)} are compared seed by seed, but have different seeds")
     return claim, configs
 
 
@@ -166,8 +169,7 @@ def compare(expectation: Expectation, seeds: "pd.DataFrame | None", others: "pd.
     others = seeds if others is None and expectation.of is None else others
     left = _column(seeds, expectation.metric)
     right = _column(others, value) if isinstance(value, str) else None if left is None else left * 0 + value
-    if left is not None and right is not None and len(left) == len(right):
-        right = right.set_axis(left.index)
+    if left is not None and right is not None:
         measured, target = float(left.mean()), float(right.mean())
         predicted = target if predicted is None else predicted
         spread = float(left.std(ddof=1)) if len(left) > 1 else None

@@ -46,6 +46,8 @@ class ProbeConfig(Plugin):
     """The roles a task must have for this probe to make sense."""
     reads_batch: ClassVar[bool] = True
     """Does what it measures depend on the sequences? If not, it is not repeated for every test."""
+    draws: ClassVar[bool] = True
+    """May it have a figure of its own? If not, it is not run again for the page."""
 
     def check_fits(self, task: TaskConfig) -> None:
         """Refuse a task that lacks a role this probe needs."""

@@ -38,8 +38,9 @@ def by_seed(history: "pd.DataFrame") -> "pd.DataFrame":
         ideal = f"ideal/{name}"
         if ideal in last.columns and name.startswith(("eval/", "eval@")):
             start, goal = (history["seed"].map(values) for values in (seeds[name].first(), last[ideal]))
+            worse = start > goal if name.endswith("_loss") else start < goal
             there = (history[name] - start) / (goal - start) >= HALFWAY
-            onsets[f"halfway/{name}"] = history[there & (start != goal)].groupby("seed")["step"].min()
+            onsets[f"halfway/{name}"] = history[there & worse].groupby("seed")["step"].min()
     return pd.concat([last, pd.DataFrame(onsets, index=last.index)], axis=1)
 
 

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from toytf.task import Batch, Reference
@@ -35,6 +35,13 @@ def heuristic_accuracies(batch: Batch, n_tokens: int) -> dict[str, float]:
     }
 
 
+def _followed_by_another(batch: Batch, token: int) -> Bool[Tensor, "batch position"]:
+    """Has this trigger been followed, earlier, by something else than the given token?"""
+    informative = batch.roles["trigger"] & (batch.targets != token)
+    same = batch.tokens[:, :, None] == batch.tokens[:, None, :]
+    return (same & informative[:, None, :]).tril(-1).any(2)
+
+
 def optimal_levels(
     batch: Batch,
     bigram: Float[Tensor, "token token"],
@@ -43,16 +50,17 @@ def optimal_levels(
 ) -> dict[str, Reference]:
     """The best loss and accuracy by role, knowing the triggers: copy, else the output law, else the bigram law.
 
-    Averaged over the positions of a sample; chance is a uniform guess. With noise (α, τ), where copying is called for,
-    the levels are those of who knows the output: entropy of α, and the likelier of output and noise.
+    Averaged over the positions of a sample; chance is a uniform guess. With noise (α, τ), an output is known once the
+    trigger has been followed by something else than τ; then the best loss is the entropy of α. (An output that is τ
+    itself counts as unknown.)
     """
     known = batch.roles["in_context"]
-    alpha = 0.0
-    if noise is not None:
-        alpha, token = noise
+    alpha, token = noise or (0.0, -1)
+    if alpha:
+        known = known & _followed_by_another(batch, token)
         output_law = (1 - alpha) * output_law
         output_law[:, token] += alpha
-    law = torch.where(batch.roles["first_seen"][..., None], output_law[batch.tokens], bigram[batch.tokens])
+    law = torch.where(batch.roles["trigger"][..., None], output_law[batch.tokens], bigram[batch.tokens])
     copying = torch.tensor([alpha, 1 - alpha])
     loss = torch.special.entr(law).sum(-1).masked_fill(known, float(torch.special.entr(copying).sum()))
     accuracy = law.amax(-1).masked_fill(known, float(copying.max()))

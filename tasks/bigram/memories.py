@@ -51,8 +51,9 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
         _same_token(e, remapped, triggers, names, task.trigger_law[triggers]),
         Slot("KQ", 1),
     )
+    outputs = everything[(task.output_law > 0).any(0)]
     output_frequency = task.trigger_law / task.trigger_law.sum() @ task.output_law
-    memories["W_OV2"] = Memory(_same_token(e, u, everything, names, output_frequency), Slot("OV", 1))
+    memories["W_OV2"] = Memory(_same_token(e, u, outputs, names, output_frequency[outputs]), Slot("OV", 1))
     if model.feed_forward(1) is not None:
         used = torch.ones(len(e), dtype=torch.bool, device=e.device)
         if task.fixed_triggers is not None:
@@ -69,12 +70,11 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
         )
         memories["FF2"] = Memory(stored, Slot("FF", 1), law=law)
         if task.noise is not None:
-            n = len(triggers)
             memories["FF2_noise"] = Memory(
                 Association(
                     e[triggers],
                     u,
-                    torch.full((n,), task.noise[1], device=e.device),
+                    torch.full_like(triggers, task.noise[1]),
                     weights=task.trigger_law[triggers],
                     key_names=tuple(names[token] for token in triggers.tolist()),
                     value_names=names,

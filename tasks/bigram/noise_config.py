@@ -16,8 +16,8 @@ class NoiseLearningConfig(SeededConfig):
     figures: ClassVar[str] = "tasks.bigram.noise_figures:noise_figures"
 
     experiment: Literal["noise_learning"]
-    n_tokens: tuple[Annotated[int, Field(ge=3)], ...] = Field(default=(32, 64, 128, 256), min_length=1)
-    """Vocabulary sizes N; the noise token is one more."""
+    n_tokens: tuple[Annotated[int, Field(ge=3, le=4096)], ...] = Field(default=(32, 64, 128, 256), min_length=1)
+    """Vocabulary sizes N; the noise token is one more. Memory grows like N²."""
     seq_len: int = Field(default=32, ge=2)
     """Tokens of a context, T; the last is the trigger."""
     noise_probabilities: tuple[Between, ...] = Field(default=(0.5,), min_length=1)

@@ -118,7 +118,8 @@ def _rows(answers: Int[Tensor, "repeat m"], n_values: int) -> Int[Tensor, "repea
 
 def _counts(cells: Int[Tensor, "*shape"], *shape: int) -> Float[Tensor, "..."]:
     """How often each cell of a table of this shape is named."""
-    return torch.bincount(cells.flatten(), minlength=math.prod(shape)).view(shape).double()
+    counted = torch.bincount(cells.flatten(), minlength=math.prod(shape)).view(shape)
+    return counted.cpu().double()  # not every device has float64
 
 
 def recalled(scores: Float[Tensor, "repeat n_values *keys"]) -> Float[Tensor, "repeat"]:

@@ -218,3 +218,14 @@ def test_the_quickstart_reaches_what_four_seeds_reached_before(tmp_path: Path) -
     run = toytf.run("configs/quickstart.yaml", {"logging.wandb": "off"}, out=tmp_path / "run")
     assert run.summary["eval/untrapped_accuracy"] >= 0.9
     assert run.summary["recall/W_OV2"] == run.summary["recall/W_KQ2"] == 1.0
+
+
+@pytest.mark.slow
+def test_without_the_last_feed_forward_part_noise_turns_into_recall(tmp_path: Path) -> None:
+    """Chen, Bruna, Bietti 2024: P(τ) ≈ α on clean prompts, far less without that part, and accuracy rises."""
+    changes = {"logging.wandb": "off", "seeds": [0], "train.steps": 400}
+    summary = toytf.run("configs/bigram/noisy.yaml", changes, out=tmp_path / "run").summary
+    removed = "truncated@clean/blocks.1.mlp.W_out_rho0"
+    assert summary["noise@clean/p_noise"] == pytest.approx(0.5, abs=0.1)
+    assert summary[f"{removed}/p_noise"] <= summary["noise@clean/p_noise"] / 5
+    assert summary[removed] > summary["eval@clean/in_context_accuracy"]

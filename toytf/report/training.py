@@ -50,7 +50,8 @@ def training_figures(run: "Run") -> Iterator[tuple[str, Any]]:
 def _probe_figures(run: "Run") -> Iterator[tuple[str, Any]]:
     """The figures of the probes that draw one of their own, for the first seed."""
     for probe in run.config.probes:
-        for test in (None, *run.config.tests) if probe.reads_batch else (None,):
+        tests = (None, *run.config.tests) if probe.reads_batch else (None,)
+        for test in tests if probe.draws else ():
             result = run.probe(probe.kind, test=test)
             if result.draw is not None:
                 figure = result.figure()

@@ -14,7 +14,7 @@ from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch
 
 CACHED = 2**22
-"""Floats of the largest activation of a chunk (16 MB), such as the attention pattern."""
+"""Floats of the largest activation of a chunk (16 MB), such as an attention pattern or a hidden layer."""
 
 
 def chunk_size(model: ToyTransformer) -> int | None:
@@ -22,7 +22,9 @@ def chunk_size(model: ToyTransformer) -> int | None:
     if model.device.type != "cpu":
         return None
     T, config = model.n_positions, model.config
-    return max(1, CACHED // (T * max(T * config.attention.n_heads, config.d_model)))
+    parts = filter(None, map(model.feed_forward, range(config.n_layers)))
+    width = max((part.W_in.shape[1] for part in parts), default=config.d_model)
+    return max(1, CACHED // (T * max(T * config.attention.n_heads, config.d_model, width)))
 
 
 def chunks(batch: Batch, size: int | None) -> Iterator[Batch]:

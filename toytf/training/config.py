@@ -72,9 +72,11 @@ class TrainConfig(Config):
     """The role whose positions the loss is taken over, such as all, in_context or global."""
     optimizer: Optimizer = AdamWConfig()
     forward: Literal["fast", "plain"] = "fast"
-    """fast: by tables over tokens where the model allows it, the same function; plain: always the hooked forward."""
+    """Of training steps and metrics by role. fast: by tables over tokens where the model allows it, the same function;
+    plain: always the forward that can be hooked."""
     chunk: PositiveInt | None = None
-    """Sequences whose activations are held at once (default: all on a GPU, on a CPU what its cache holds)."""
+    """Sequences of a training step whose activations are held at once (default: all on a GPU, what a cache holds on a
+    CPU)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
 

@@ -53,9 +53,15 @@ def role_metrics(model: ToyTransformer, batch: Batch, forward: Forward = fast_fo
 
 @torch.no_grad()
 def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, float]:
-    """`accuracy`, `loss`, `p_correct` and `p_<rival>` for the rivals that the task names, at the task's goal."""
+    """`accuracy`, `loss`, `p_correct` and `p_<rival>` for the rivals that the task names, at the task's goal.
+
+    Nothing if no position of the batch belongs to that role.
+    """
+    role = batch.roles[task.goal]
+    if not role.any():
+        return {}
     logits = _logits(model, batch)
-    law, role = logits.softmax(-1), batch.roles[task.goal]
+    law = logits.softmax(-1)
     values = {
         "accuracy": (logits.argmax(-1) == batch.targets).to(law.dtype),
         "loss": token_loss(logits, batch),

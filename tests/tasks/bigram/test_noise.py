@@ -235,13 +235,31 @@ def test_a_probability_is_from_0_to_below_1(probability: float):
 # Levels
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 0.8])
-def test_who_knows_the_output_is_left_with_the_entropy_of_the_noise(alpha: float):
-    references = make(alpha).references()
-    entropy = -sum(p * math.log(p) for p in (alpha, 1 - alpha) if p > 0)
+def test_without_noise_every_output_that_was_shown_is_known():
+    references = make(0.0).references()
     for role in ("in_context", "untrapped", "clean_start"):
-        assert references[f"eval/{role}_loss"].ideal == pytest.approx(entropy, abs=1e-6)
-        assert references[f"eval/{role}_accuracy"].ideal == pytest.approx(max(alpha, 1 - alpha))
+        assert references[f"eval/{role}_loss"].ideal == 0
+        assert references[f"eval/{role}_accuracy"].ideal == 1
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
+def test_who_knows_the_output_is_left_with_the_entropy_of_the_noise_and_who_does_not_with_the_law(alpha: float):
+    """Known: some earlier occurrence of the trigger was followed by something else than τ; one position at a time."""
+    task = make(alpha)
+    batch, noise = task.survey, task.noise[1]
+    entropy = -alpha * math.log(alpha) - (1 - alpha) * math.log(1 - alpha)
+    rows = zip(*(x.tolist() for x in (batch.tokens, batch.targets, batch.roles["in_context"])), strict=True)
+    law = (1 - alpha) * task.output_law.double()
+    law[:, noise] += alpha
+    unknown = torch.special.entr(law).sum(1).tolist()
+    losses, accuracies = [], []
+    for tokens, targets, scored in rows:
+        for t in (t for t, asked in enumerate(scored) if asked):
+            known = any(tokens[s] == tokens[t] and targets[s] != noise for s in range(t))
+            losses.append(entropy if known else unknown[tokens[t]])
+            accuracies.append(max(alpha, 1 - alpha) if known else float(law[tokens[t]].max()))
+    assert task.references()["eval/in_context_loss"].ideal == pytest.approx(np.mean(losses), abs=1e-4)
+    assert task.references()["eval/in_context_accuracy"].ideal == pytest.approx(np.mean(accuracies), abs=1e-4)
 
 
 @pytest.mark.parametrize("token", ["!", "extra"])
