@@ -89,18 +89,10 @@ class Heads(Probe):
                     references[f"heads/{head}_{kind}{variant}"] = reference
                 if not variant:
                     masses[f"{kind}<br>(chance {reference.chance:.3f})"] = found
-        return ProbeResult(metrics, references, draw=lambda: _heat_map(heads, masses))
 
+        def draw() -> object:
+            from toytf.figures import fractions
 
-def _heat_map(heads: list[str], masses: dict[str, list[float]]) -> object:
-    """A row for each head and a column for each kind, masses[kind][head], on one scale from 0 to 1."""
-    import plotly.graph_objects as go
+            return fractions(masses, heads, "Attention on the pattern of each kind of head")
 
-    rows = [list(row) for row in zip(*masses.values(), strict=True)]
-    heat = go.Heatmap(
-        z=rows, x=list(masses), y=heads, zmin=0, zmax=1, colorscale="Viridis", texttemplate="%{z:.2f}",
-        hovertemplate="%{y} %{x}: %{z:.3f}<extra></extra>",
-    )  # fmt: skip
-    figure = go.Figure(heat, layout={"template": "plotly_white", "height": 160 + 40 * len(heads)})
-    figure.update_yaxes(autorange="reversed")
-    return figure.update_layout(title={"text": "Attention on the pattern of each kind of head", "font_size": 15})
+        return ProbeResult(metrics, references, draw=draw)

@@ -120,6 +120,16 @@ def heat_maps(
     return _styled(figure, title, height=140 + 380 * rows).update_layout(margin_t=90)  # room for the panels' titles
 
 
+def fractions(columns: Mapping[str, Sequence[float]], rows: Sequence[str], title: str) -> go.Figure:
+    """A table of numbers from 0 to 1, coloured on that scale: columns[column][row]."""
+    heat = go.Heatmap(
+        z=np.array([*columns.values()]).T, x=list(columns), y=list(rows), zmin=0, zmax=1, colorscale="Viridis",
+        texttemplate="%{z:.2f}", hovertemplate="%{y} %{x}: %{z:.3f}<extra></extra>",
+    )  # fmt: skip
+    figure = _styled(go.Figure(heat), title, height=160 + 40 * len(rows))
+    return figure.update_yaxes(autorange="reversed")
+
+
 def lines(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], title: str, *, x: str) -> go.Figure:
     """Curves over one variable, a panel per quantity: panels[quantity][label] = points (x, y)."""
     figure = _panels(panels)
