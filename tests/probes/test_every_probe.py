@@ -1,0 +1,51 @@
+"""What holds for every probe that is installed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from toytf.models import ToyTransformer
+from toytf.plugins import load_config, plugins
+from toytf.probe import ProbeResult
+from toytf.randomness import generator
+from toytf.task import Task
+from toytf.training.build import build_model, build_probe, build_task
+
+NOISY = Path(__file__).parents[2] / "configs" / "bigram" / "noisy.yaml"
+OURS = [name for name, config in plugins("probes").items() if config.__module__ == "probes.config"]
+
+
+def setting() -> tuple[Task, ToyTransformer]:
+    config: Any = load_config(NOISY, {"model.d_model": 16, "task.seq_len": 16})
+    task = build_task(config.task, torch.device("cpu"))
+    return task, build_model(config.model, task, 0)
+
+
+def probed(kind: str, task: Task, model: ToyTransformer) -> ProbeResult:
+    probe = build_probe(plugins("probes")[kind](kind=kind))
+    return probe(model, task, task.sample(16, generator(0, "batch")))
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_probe_measures_something_and_changes_nothing(kind: str) -> None:
+    task, model = setting()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert probed(kind, task, model).metrics
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["alignment", "transplant", "truncation"])
+def test_of_a_model_that_has_diverged_there_is_no_ideal_matrix_and_no_singular_value(kind: str) -> None:
+    """Nor an error: that training has failed is for the loop to say."""
+    task, model = setting()
+    with torch.no_grad():
+        model.embed.W_E[3, 0] = torch.inf
+    assert probed(kind, task, model).metrics == {}
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_probe_that_says_it_never_draws_has_no_figure_of_its_own(kind: str) -> None:
+    drawn = probed(kind, *setting()).draw is not None
+    assert drawn == plugins("probes")[kind].draws
