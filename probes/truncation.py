@@ -125,7 +125,7 @@ class Truncation(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure the model with each matrix truncated, one at a time; the model stays as it is."""
-        batch = batch.first(self.config.sequences)
+        batch = batch.part(0, self.config.sequences)
         whole = goal_metrics(model, task, batch)
         if not whole or not all(bool(W.isfinite().all()) for W in model.parameters()):
             return ProbeResult({})  # nothing to measure, or diverged: such a matrix has no singular values

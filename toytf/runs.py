@@ -204,17 +204,20 @@ class Run:
         probe.check(model, task)
         return probe(model, task, self.batch(self.config.train.evaluation.sequences, seed=seed, test=test))
 
-    def _task_or_test(self, test: str | None) -> "Task":
+    @cached_property
+    def _tests(self) -> "dict[str, Task]":
         from toytf.training.build import build_tests
 
-        task = self.task
+        return build_tests(self.config.test_tasks, self.task)
+
+    def _task_or_test(self, test: str | None) -> "Task":
+        self.require_model()
         if test is None:
-            return task
-        known = self.config.test_tasks
-        if test not in known:
-            there_are = nearest(test, known) if known else "its config lists none"
+            return self.task
+        if test not in self._tests:
+            there_are = nearest(test, self._tests) if self._tests else "its config lists none"
             raise UserError(f'{self.directory}: no test is called "{test}": {there_are}')
-        return build_tests({test: known[test]}, task)[test]
+        return self._tests[test]
 
     def _seed(self, seed: int | None) -> int:
         seeds = self.config.seeds

@@ -19,7 +19,7 @@ class Batch:
     """Sequences with what is known about them.
 
     targets[b, t] is what position t should predict; roles[name][b, t] says whether it belongs to that role; latents are
-    the task's own facts about the sequences, such as the triggers.
+    the task's own facts, one row a sequence, such as the triggers.
     """
 
     tokens: Int[Tensor, "batch position"]
@@ -27,10 +27,12 @@ class Batch:
     roles: Mapping[str, Bool[Tensor, "batch position"]]
     latents: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def first(self, n: int) -> "Batch":
-        """Its first n sequences."""
-        roles, latents = ({name: part[:n] for name, part in parts.items()} for parts in (self.roles, self.latents))
-        return Batch(self.tokens[:n], self.targets[:n], roles, latents)
+    def part(self, start: int, stop: int) -> "Batch":
+        """The sequences from start to before stop."""
+        roles, latents = (
+            {name: values[start:stop] for name, values in named.items()} for named in (self.roles, self.latents)
+        )
+        return Batch(self.tokens[start:stop], self.targets[start:stop], roles, latents)
 
 
 @dataclass(frozen=True)

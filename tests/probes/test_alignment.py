@@ -96,25 +96,6 @@ def test_only_the_sign_of_the_scale_counts(scale: float, sign: int):
     assert signal_to_crosstalk(a, sign * scale * W) == pytest.approx(sign * signal_to_crosstalk(a, W), rel=1e-3)
 
 
-def test_a_rotated_model_has_the_same_metrics():
-    task, model = setting()
-    with torch.no_grad():
-        for layer in range(2):
-            for W in (model.attention(layer).W_K, model.attention(layer).W_O):
-                W.add_(0.1 * torch.randn(W.shape, generator=generator(0, "noise", layer)))
-    before = probe(task, model)
-    R = torch.linalg.qr(torch.randn(64, 64, generator=generator(0, "rotation")))[0]
-    with torch.no_grad():
-        for vectors in (model.embed.W_E, model.pos_embed.W_pos):
-            vectors.copy_(vectors @ R)
-        model.unembed.W_U.copy_(R.T @ model.unembed.W_U)
-        for layer in range(2):
-            for W in (model.attention(layer).W_K, model.attention(layer).W_O):
-                W.copy_(R.T @ W @ R)
-    assert of(before, "W_OV2_cosine") < 0.99
-    assert dict(probe(task, model).metrics) == pytest.approx(dict(before.metrics), rel=1e-3)
-
-
 def test_only_candidates_count():
     """Scores 2 3 / 1 6, the 3 may not compete: signal (2 + 6)/2, one rival and so no spread; with it, |3 − 1|/2."""
     vectors, targets = torch.eye(2), torch.arange(2)

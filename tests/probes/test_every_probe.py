@@ -49,3 +49,23 @@ def test_of_a_model_that_has_diverged_there_is_no_ideal_matrix_and_no_singular_v
 def test_a_probe_that_says_it_never_draws_has_no_figure_of_its_own(kind: str) -> None:
     drawn = probed(kind, *setting()).draw is not None
     assert drawn == plugins("probes")[kind].draws
+
+
+def rotate(model: ToyTransformer) -> None:
+    """x → x R everywhere: what reads the stream is turned back first, what writes to it turns what it writes."""
+    R = torch.linalg.qr(torch.randn(16, 16, generator=generator(0, "rotation"), dtype=torch.float64))[0].float()
+    reads, writes = ("W_K", "W_V", "W_in", "W_U"), ("W_E", "W_pos", "W_K", "W_O", "W_out")
+    with torch.no_grad():
+        for name, W in model.named_parameters():
+            leaf = name.rpartition(".")[2]
+            W.copy_(R.T @ W if leaf in reads else W)
+            W.copy_(W @ R if leaf in writes else W)  # a joint W_K is on both sides of the stream
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_rotated_model_has_the_same_metrics(kind: str) -> None:
+    """Up to rounding, of which singular values and differences of scores show most."""
+    task, model = setting()
+    before = probed(kind, task, model).metrics
+    rotate(model)
+    assert dict(probed(kind, task, model).metrics) == pytest.approx(dict(before), rel=2e-3, abs=1e-4)

@@ -28,13 +28,10 @@ def chunk_size(model: ToyTransformer) -> int | None:
 
 
 def chunks(batch: Batch, size: int | None) -> Iterator[Batch]:
-    """The batch in pieces of so many sequences, without its latents."""
-    size = size or len(batch.tokens)
-    roles = {name: torch.split(role, size) for name, role in batch.roles.items()}
-    for i, (tokens, targets) in enumerate(
-        zip(torch.split(batch.tokens, size), torch.split(batch.targets, size), strict=True)
-    ):
-        yield Batch(tokens, targets, {name: role[i] for name, role in roles.items()})
+    """The batch in pieces of so many sequences."""
+    n = len(batch.tokens)
+    for start in range(0, n, size or n):
+        yield batch.part(start, start + (size or n))
 
 
 def sum_over(

@@ -9,6 +9,7 @@ from torch import Tensor
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe
+from toytf.summary import REFERENCES
 from toytf.task import Batch, Reference, Task
 from toytf.training.chunks import chunk_size, chunks
 
@@ -95,11 +96,8 @@ def reference_metrics(references: Mapping[str, Reference], measured: Iterable[st
     levels: dict[str, float] = {}
     for name in measured:
         reference = references.get(name, Reference())
-        for kind, level in {
-            "ideal": reference.ideal,
-            "chance": reference.chance,
-            "theory": reference.theory,
-        }.items():
+        for kind in REFERENCES:
+            level = getattr(reference, kind)
             if level is not None:
                 levels[f"{kind}/{name}"] = level
     return levels
