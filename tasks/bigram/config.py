@@ -52,6 +52,7 @@ class BigramConfig(TaskConfig):
     no_repeat: bool = False
     """Never let a trigger be its own output."""
     noise: NoiseConfig | None = None
+    """A token that follows triggers now and then in place of their outputs (default: none)."""
     show_latents: bool = False
     """Put the triggers of the sequence in front of it."""
     corpus: str = SHAKESPEARE

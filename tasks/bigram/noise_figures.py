@@ -20,10 +20,9 @@ def noise_figures(run: Run) -> Iterator[tuple[str, Any]]:
                 law = recalls.setdefault(f"{LABELS[part]}, N = {n_tokens}", PowerLaw())
                 for m in sorted(config.samples):
                     name = Setting(alpha, n_tokens).recall_name(part, m)
-                    if summary.get(name):  # a logarithmic axis has no 0
-                        law.add(m, summary[name], summary.get(f"{name}/std"), summary[f"theory/{name}"])
+                    law.add(m, summary[name], summary.get(f"{name}/std"), summary[f"theory/{name}"])
         title = f"Recall of the noise token after one step, α = {alpha}"
-        yield f"noise_recall_a{alpha}", power_laws(recalls, title, x="samples m", y="recall", guides={})
+        yield f"noise_recall_a{alpha}", power_laws(recalls, title, x="samples m", y="recall", guides={}, log_y=False)
     m = max(config.samples)
     spreads: dict[str, PowerLaw] = {}
     for setting in settings(config):
