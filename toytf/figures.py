@@ -141,8 +141,7 @@ def lines(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], tit
                 x=across, y=up, name=label, line=style, mode="lines+markers", legendgroup=label, showlegend=row == 1
             )
             figure.add_trace(trace, row=row, col=1)
-        figure.update_xaxes(title=x if row == len(panels) else "", row=row, col=1)
-    return _styled(figure, title, height=120 + 260 * len(panels))
+    return _styled_panels(figure, title, x=x, rows=len(panels))
 
 
 def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Reference"]) -> go.Figure:
