@@ -29,11 +29,12 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tasks.alias import AliasTable
 from tasks.bigram.config import EXTRA, BigramConfig
 from tasks.bigram.corpus import BigramTable, load_table
 from tasks.bigram.floors import heuristic_accuracies, optimal_levels
 from tasks.bigram.memories import bigram_memories
-from tasks.bigram.sampler import AliasTable, draw_chains, draw_without_replacement
+from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator as stream

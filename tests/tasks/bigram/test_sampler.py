@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.bigram_data import loop_sequence
+from tasks.alias import AliasTable
 from tasks.bigram.config import SHAKESPEARE, BigramConfig
 from tasks.bigram.corpus import load_table
-from tasks.bigram.sampler import AliasTable, draw_chains, draw_without_replacement
+from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from tasks.bigram.task import BigramTask
 from toytf.randomness import generator
 
