@@ -92,12 +92,27 @@ def test_one_hot_positions_need_room_beside_the_tokens():
 
 
 @pytest.mark.parametrize(
-    ("law", "variance"), [("normal", 1), ("normal_over_d", 1 / 64), ("uniform_over_d", 1 / (3 * 64)), ("zeros", 0)]
+    ("law", "variance"),
+    [
+        ("normal", 1),
+        ("normal_over_d", 1 / 64),
+        ("normal_over_out", 1 / 160),
+        ("uniform_over_d", 1 / (3 * 64)),
+        ("zeros", 0),
+    ],
 )
 def test_weights_have_the_variance_of_their_law(law: str, variance: float):
     W = weights(law, (2, 64, 160), 64)
     assert W.shape == (2, 64, 160)
     assert float(W.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / W.numel()))
+
+
+def test_what_a_matrix_gives_out_has_the_norm_of_what_it_reads_under_normal_over_out():
+    """E |x W|² = |x|² d_out Var W = |x|²."""
+    x = torch.nn.functional.normalize(vectors("normal", 100, 64), dim=1)
+    W = weights("normal_over_out", (2, 64, 160), 64)
+    # 200 vectors x W of 160 normal entries, as independent as the x are orthogonal; the spread of W is a lower bound.
+    assert float((x @ W).square().sum(-1).mean()) == pytest.approx(1, rel=5 * math.sqrt(2 / W.numel()))
 
 
 def test_uniform_weights_keep_a_third_of_the_squared_norm():

@@ -24,6 +24,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "simplified": {"attention": {"kq": "joint"}},
     "joint": {"attention": {"kq": "joint", "ov": "joint", "scale": 1}},
     "full": {"norm": "layer", "attention": {"n_heads": H}, "feed_forward": {"kind": "relu"}},
+    "bias": {"feed_forward": {"kind": "relu", "bias": True}},
 }
 
 

@@ -29,6 +29,7 @@ BY_TABLES: dict[str, dict[str, Any]] = {
     "linear without residual": {"feed_forward": {"kind": "linear", "residual": False}},
     "linear beside attention": {"feed_forward": {"kind": "linear", "reads": "block_input"}},
     "relu feed-forward": {"feed_forward": {"kind": "relu"}},
+    "relu with a bias": {"feed_forward": {"kind": "relu", "bias": True}},
     "relu in the first layer": {"feed_forward": {"kind": "relu", "layers": [0]}},
     "relu in the last layer": {"feed_forward": {"kind": "relu", "layers": [1]}},
     "relu beside attention": {"feed_forward": {"kind": "relu", "reads": "block_input"}},
@@ -46,6 +47,7 @@ BY_TABLES: dict[str, dict[str, Any]] = {
     "three layers, linear in the middle": {"n_layers": 3, "feed_forward": {"kind": "linear", "layers": [1]}},
 }
 PLAIN: dict[str, dict[str, Any]] = {
+    "linear attention": {"attention": {"kind": "linear"}},
     "LayerNorm": {"norm": "layer", "feed_forward": {"kind": "relu"}},
     "many heads": {"attention": {"n_heads": 4, **JOINT}},
     "narrow heads": {"attention": {"d_head": 5}},
@@ -164,12 +166,17 @@ for shape in {shapes!r}:
     config = ModelConfig.model_validate({{"d_model": 24, **shape}})
     model = ToyTransformer(config, n_tokens=7, n_positions=9, n_outputs=7, generator=generator(0, "model"))
     tokens = torch.randint(7, (3, 9), generator=generator(0, "tokens"))
+    tokens[:, -1] = 6
     captured = torch.compile(fast_forward, fullgraph=True, backend="eager")
-    torch.testing.assert_close(captured(model, tokens), fast_forward(model, tokens), rtol=0, atol=1e-5)
+    for last in (None, 1):
+        torch.testing.assert_close(
+            captured(model, tokens, last), fast_forward(model, tokens, last), rtol=0, atol=1e-5
+        )
 """
 
 
 def test_it_is_captured_as_one_graph():
     # In its own process: the shape checks of the tests cannot be captured, and users run without them.
     shapes = [BY_TABLES[name] for name in ("simplified", "three joint heads", "relu feed-forward")]
+    shapes.append({"n_layers": 1, "position": "none"})  # at its last position by token counts
     subprocess.run([sys.executable, "-c", COMPILED.format(shapes=shapes)], check=True, timeout=120)

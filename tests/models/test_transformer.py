@@ -250,6 +250,7 @@ def test_only_a_linear_feed_forward_holds_a_written_memory(kind: str):
 SHAPES = {
     "simplified": {"attention": {"kq": "joint"}},
     "full": {"norm": "layer", "attention": {"n_heads": 3}, "feed_forward": {"kind": "relu"}},
+    "linear attention": {"attention": {"kind": "linear"}, "feed_forward": {"kind": "relu", "bias": True}},
 }
 PROPERTY = settings(max_examples=15, deadline=None, derandomize=True)
 
@@ -420,6 +421,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "position": ({}, {"position": "sinusoidal"}),
     "unembedding": ({}, {"unembedding": "sphere"}),
     "norm": ({}, {"norm": "layer"}),
+    "attention.kind": ({}, {"attention": {"kind": "linear"}}),
     "attention.n_heads": ({}, {"attention": {"n_heads": 2}}),
     "attention.d_head": ({}, {"attention": {"d_head": 5}}),
     "attention.kq": ({}, {"attention": {"kq": "joint"}}),
@@ -429,6 +431,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "attention.law": ({}, {"attention": {"law": "normal"}}),
     "feed_forward.kind": ({}, {"feed_forward": {"kind": "linear"}}),
     "feed_forward.width": (FACTORED, {"feed_forward": {"kind": "relu", "width": 6}}),
+    "feed_forward.bias": (FACTORED, {"feed_forward": {"kind": "relu", "bias": True}}),
     "feed_forward.layers": (FACTORED, {"feed_forward": {"kind": "relu", "layers": [1]}}),
     "feed_forward.reads": (FACTORED, {"feed_forward": {"kind": "relu", "reads": "block_input"}}),
     "feed_forward.residual": (FACTORED, {"feed_forward": {"kind": "relu", "residual": False}}),
@@ -481,6 +484,8 @@ def test_every_field_of_the_model_changes_something(field: str, task: BigramTask
     [
         ({"attention": {"n_heads": 5}}, "does not divide"),
         ({"feed_forward": {"kind": "relu", "layers": [2]}}, "names layer 2"),
+        ({"feed_forward": {"kind": "linear", "bias": True}}, "only with kind: relu, got linear"),
+        ({"feed_forward": {"bias": True}}, "only with kind: relu, got none"),
         ({"beta": {"W_KQ1": 10}}, "only with init: ideal"),
     ],
 )

@@ -10,13 +10,15 @@ VectorLaw = Literal["normal", "normal_over_d", "uniform_over_d", "sphere", "orth
 """The law of a set of vectors in R^d: entries N(0, 1), N(0, 1/d) or U(±1/√d); unit vectors that are uniform on the
 sphere, orthonormal, or the first basis vectors."""
 
-WeightLaw = Literal["normal", "normal_over_d", "uniform_over_d", "orthonormal", "zeros"]
-"""The law of a weight matrix; d is the length of the vectors it reads."""
+WeightLaw = Literal["normal", "normal_over_d", "normal_over_out", "uniform_over_d", "orthonormal", "zeros"]
+"""The law of a weight matrix; d is the length of the vectors it reads, `out` of those it gives."""
 
 
 class AttentionConfig(Config):
     """Attention of every layer."""
 
+    kind: Literal["softmax", "linear"] = "softmax"
+    """linear: the scores of earlier tokens are the weights themselves, without a softmax."""
     n_heads: PositiveInt = 1
     d_head: PositiveInt | None = None
     """Dimension of a head (default: d_model / n_heads). A joint matrix acts in d_model whatever this is."""
@@ -35,15 +37,23 @@ class FeedForwardConfig(Config):
     """Feed-forward part, in the layers that have one."""
 
     kind: Literal["none", "linear", "relu"] = "none"
-    """linear: x W; relu: relu(x W_in) W_out; no biases."""
+    """linear: x W; relu: relu(x W_in) W_out."""
     width: PositiveInt | None = None
     """Hidden units of `relu` (default: 4 d_model)."""
+    bias: bool = False
+    """Do the hidden units of `relu` have a bias, relu(x W_in + b_in)? It starts at 0."""
     layers: Literal["all"] | tuple[NonNegativeInt, ...] = "all"
     """Which layers have it, counted from 0."""
     reads: Literal["attention", "block_input"] = "attention"
     """attention: the stream after attention (sequential); block_input: the same input as attention (parallel)."""
     residual: bool = True
     law: WeightLaw = "uniform_over_d"
+
+    @model_validator(mode="after")
+    def _bias_has_units(self) -> "FeedForwardConfig":
+        if self.bias and self.kind != "relu":
+            raise ValueError(f"bias: true has an effect only with kind: relu, got {self.kind}")
+        return self
 
 
 class ModelConfig(Config):

@@ -31,11 +31,13 @@ def draw_vectors(
 def draw_weights(
     law: WeightLaw, shape: tuple[int, int, int], fan_in: int, generator: torch.Generator
 ) -> Float[Tensor, "head d_in d_out"]:
-    """A weight matrix per head; fan_in is the length d of the vectors it reads."""
+    """A weight matrix per head; fan_in is the length d of the vectors it reads, d_out of those it gives."""
     if law == "orthonormal":
         heads, d_in, d_out = shape
         squares = [_orthonormal(max(d_in, d_out), generator)[:d_in, :d_out] for _ in range(heads)]
         return torch.stack(squares)
+    if law == "normal_over_out":
+        return _entries("normal_over_d", shape, shape[-1], generator)
     return _entries(law, shape, fan_in, generator)
 
 

@@ -17,16 +17,30 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from toytf.models.counts import count_forward, counts_pay
 from toytf.models.transformer import Block, ToyTransformer, no_hook
 
 
 def fast_forward(
+    model: ToyTransformer, tokens: Int[Tensor, "batch position"], last: int | None = None
+) -> Float[Tensor, "batch query output"]:
+    """The logits of `model(tokens, last=last)`, with the same gradients.
+
+    By counts where they serve, by tables where they pay, else by the plain forward.
+    """
+    if last == 1 and counts_pay(model, tokens.shape[1]):
+        return count_forward(model, tokens)
+    if not tables_pay(model):
+        plain: Tensor = model(tokens, last=last)
+        return plain
+    logits = table_forward(model, tokens)
+    return logits if last is None else logits[:, -last:]
+
+
+def table_forward(
     model: ToyTransformer, tokens: Int[Tensor, "batch position"]
 ) -> Float[Tensor, "batch position output"]:
-    """The logits of `model(tokens)`, with the same gradients: by tables where they pay, else by `model(tokens)`."""
-    if not tables_pay(model):
-        plain: Tensor = model(tokens)
-        return plain
+    """The logits of `model(tokens)`, by tables."""
     blocks: list[Block] = list(model.blocks)  # type: ignore[arg-type]
     first, *others = blocks
     U = _read_out(model)
@@ -35,7 +49,7 @@ def fast_forward(
     if U is not None and not others:
         return _logits(model, 0, pattern, look_up, U)
     x, values = look_up(), look_up(_side_by_side(model.W_OV(0)))
-    x = _feed_forward(first, x, _attend(pattern, values, x if model.config.attention.residual else None))
+    x = first.finish(x, _attend(pattern, values, x if model.config.attention.residual else None))
     for block in others if U is None else others[:-1]:
         x = block(x, no_hook)
     if U is None:
@@ -46,12 +60,13 @@ def fast_forward(
 def tables_pay(model: ToyTransformer) -> bool:
     """Does it save work to multiply matrices out beforehand?
 
-    It does without LayerNorm, if no table over tokens or outputs is wider than the stream, and no head is narrow.
+    It does for softmax attention without LayerNorm, if no table over tokens or outputs is wider than the stream, and no
+    head is narrow.
     """
     config, attention = model.config, model.config.attention
     few = attention.n_heads * max(len(model.embed.W_E), model.unembed.W_U.shape[1]) <= config.d_model
     wide = attention.kq == attention.ov == "joint" or 2 * config.d_head >= config.d_model
-    return config.norm == "none" and few and wide
+    return config.norm == "none" and attention.kind == "softmax" and few and wide
 
 
 def _look_up(
@@ -145,17 +160,6 @@ def _read_out(model: ToyTransformer) -> Float[Tensor, "d_model output"] | None:
     if not part.linear or config.reads == "block_input":
         return None
     return W_U + part.W_in @ W_U if config.residual else part.W_in @ W_U
-
-
-def _feed_forward(
-    block: Block, start: Float[Tensor, "batch position d_model"], x: Float[Tensor, "batch position d_model"]
-) -> Float[Tensor, "batch position d_model"]:
-    """The stream after a block, from before and after its attention."""
-    config = block.config.feed_forward
-    if block.mlp is None:
-        return x
-    added: Tensor = block.mlp(start if config.reads == "block_input" else x)
-    return x + added if config.residual else added
 
 
 def _side_by_side(heads: Float[Tensor, "head d m"], *more: Float[Tensor, "d m"]) -> Float[Tensor, "d columns"]:

@@ -74,7 +74,7 @@ class LayerNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal softmax attention, Σ_h softmax_{s≤t}(q_tᵀ k_s / scale) v_s W_O, with joint or factored matrices."""
+    """Causal attention, Σ_h softmax_{s≤t}(q_tᵀ k_s / scale) v_s W_O, or without the softmax; joint or factored."""
 
     mask: Tensor
 
@@ -92,7 +92,7 @@ class Attention(nn.Module):
         self.W_V = None if joint_ov else weights(d, k, d)
         self.W_O = weights(d if joint_ov else k, d, heads * (d if joint_ov else k))
         d_score = d if joint_kq else k
-        self.n_heads = heads
+        self.n_heads, self.linear = heads, attention.kind == "linear"
         self.scale = math.sqrt(d_score) if attention.scale == "sqrt_d_head" else float(attention.scale)
         future = torch.ones(n_positions, n_positions, dtype=torch.bool).triu(1)
         self.register_buffer("mask", future, persistent=False)
@@ -104,22 +104,23 @@ class Attention(nn.Module):
         return rearrange(x @ flat, "batch position (head d) -> batch position head d", head=self.n_heads)
 
     def forward(
-        self, x: Float[Tensor, "batch position d_model"], hook: Hook
-    ) -> Float[Tensor, "batch position d_model"]:
-        """What the layer adds to the stream."""
-        q = hook("hook_q", self._heads(x, self.W_Q))
+        self, x: Float[Tensor, "batch position d_model"], hook: Hook, first: int = 0
+    ) -> Float[Tensor, "batch query d_model"]:
+        """What the layer adds to the stream, at the positions from `first` on."""
+        q = hook("hook_q", self._heads(x[:, first:], self.W_Q))
         k = hook("hook_k", self._heads(x, self.W_K))
         v = hook("hook_v", self._heads(x, self.W_V))
         scores = q.transpose(1, 2) @ rearrange(k, "b s h d -> b h d s") / self.scale
         T = x.shape[1]
-        scores = hook("hook_attn_scores", scores.masked_fill(self.mask[:T, :T], -torch.inf))
-        pattern = hook("hook_pattern", scores.softmax(-1))
+        nothing = 0 if self.linear else -torch.inf
+        scores = hook("hook_attn_scores", scores.masked_fill(self.mask[first:T, :T], nothing))
+        pattern = hook("hook_pattern", scores if self.linear else scores.softmax(-1))
         z = hook("hook_z", (pattern @ v.transpose(1, 2)).transpose(1, 2))
         return z.flatten(-2) @ self.W_O.flatten(0, 1)
 
 
 class FeedForward(nn.Module):
-    """relu(x W_in) W_out, or the single matrix x W_in."""
+    """relu(x W_in + b_in) W_out, with or without b_in, or the single matrix x W_in."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -127,11 +128,12 @@ class FeedForward(nn.Module):
         self.linear = config.feed_forward.kind == "linear"
         width = d if self.linear else config.feed_forward.width or 4 * d
         self.W_in = nn.Parameter(draw_weights(law, (1, d, width), d, generator)[0])
+        self.b_in = nn.Parameter(torch.zeros(width)) if config.feed_forward.bias else None
         self.W_out = None if self.linear else nn.Parameter(draw_weights(law, (1, width, d), width, generator)[0])
 
     def forward(self, x: Float[Tensor, "... d_model"], hook: Hook = no_hook) -> Float[Tensor, "... d_model"]:
         """What the layer adds to the stream."""
-        pre = hook("hook_pre", x @ self.W_in)
+        pre = hook("hook_pre", nn.functional.linear(x, self.W_in.T, self.b_in))
         return pre if self.W_out is None else hook("hook_post", pre.relu()) @ self.W_out
 
 
@@ -149,20 +151,27 @@ class Block(nn.Module):
         self.mlp = FeedForward(config, generator) if has_feed_forward else None
 
     def forward(
-        self, x: Float[Tensor, "batch position d_model"], hook: Hook
-    ) -> Float[Tensor, "batch position d_model"]:
-        """The stream after this layer."""
-        start = x = hook("hook_resid_pre", x)
+        self, x: Float[Tensor, "batch position d_model"], hook: Hook, first: int = 0
+    ) -> Float[Tensor, "batch query d_model"]:
+        """The stream after this layer, at the positions from `first` on."""
+        x = hook("hook_resid_pre", x)
         read = x if self.ln1 is None else self.ln1(x, _within("ln1", hook))
-        added = hook("hook_attn_out", self.attn(read, _within("attn", hook)))
-        x = x + added if self.config.attention.residual else added
+        added = hook("hook_attn_out", self.attn(read, _within("attn", hook), first))
+        start = x[:, first:]
+        return self.finish(start, start + added if self.config.attention.residual else added, hook)
+
+    def finish(
+        self, start: Float[Tensor, "... d_model"], x: Float[Tensor, "... d_model"], hook: Hook = no_hook
+    ) -> Float[Tensor, "... d_model"]:
+        """The stream after this layer, from the stream before and after its attention."""
+        config = self.config.feed_forward
         if self.mlp is not None:
             x = hook("hook_resid_mid", x)
-            read = start if self.config.feed_forward.reads == "block_input" else x
+            read = start if config.reads == "block_input" else x
             read = read if self.ln2 is None else self.ln2(read, _within("ln2", hook))
             added = hook("hook_mlp_out", self.mlp(read, _within("mlp", hook)))
-            x = x + added if self.config.feed_forward.residual else added
-        elif self.config.feed_forward.kind != "none" and hook is not no_hook:
+            x = x + added if config.residual else added
+        elif config.kind != "none" and hook is not no_hook:
             # Other layers have one: TransformerLens' decompositions expect these names in every layer.
             x = hook("hook_resid_mid", x)
             x = x + hook("hook_mlp_out", torch.zeros_like(x))
@@ -215,19 +224,25 @@ class ToyTransformer(nn.Module):
         return part
 
     def forward(
-        self, tokens: Int[Tensor, "batch position"], hook: Hook = no_hook
-    ) -> Float[Tensor, "batch position output"]:
-        """Logits at every position; `hook` sees and may replace every named activation."""
+        self, tokens: Int[Tensor, "batch position"], hook: Hook = no_hook, last: int | None = None
+    ) -> Float[Tensor, "batch query output"]:
+        """Logits at every position, or at the last few; `hook` sees and may replace every named activation.
+
+        Only the last layer leaves the other positions out, as the earlier ones need them as keys.
+        """
         x = hook("hook_embed", self.embed.W_E[tokens])
         if self.pos_embed is not None:
             x = x + hook("hook_pos_embed", self.pos_embed.W_pos[: tokens.shape[1]].expand_as(x))
+        first = 0 if last is None else max(0, tokens.shape[1] - last)
         for layer, block in enumerate(self.blocks):
-            x = block(x, _within(f"blocks.{layer}", hook))
+            x = block(x, _within(f"blocks.{layer}", hook), first if layer == self.config.n_layers - 1 else 0)
         if self.ln_final is not None:
             x = self.ln_final(x, _within("ln_final", hook))
         return x @ self.unembed.W_U
 
-    def observe(self, tokens: Int[Tensor, "batch position"], *names: str) -> tuple[Tensor, dict[str, Tensor]]:
+    def observe(
+        self, tokens: Int[Tensor, "batch position"], *names: str, last: int | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits, and the named activations of the same forward (only those are kept)."""
         seen: dict[str, Tensor] = {}
 
@@ -236,7 +251,7 @@ class ToyTransformer(nn.Module):
                 seen[name] = value
             return value
 
-        return self(tokens, keep), seen
+        return self(tokens, keep, last), seen
 
     def W_KQ(self, layer: int) -> Float[Tensor, "head d_model d_model"]:
         """Score of query x on key y before scaling is xᵀ W_KQ y: W_Q W_Kᵀ, or W_Kᵀ when joint."""
@@ -269,18 +284,12 @@ class ToyTransformer(nn.Module):
                 raise UserError(f"layer {slot.layer} has no linear feed-forward part to write a memory into")
             feed_forward.W_in.copy_(W)
             return
-        joint = (attn.W_Q if slot.part == "KQ" else attn.W_V) is None
-        if attn.n_heads > 1 or not (joint or self.config.d_head == self.config.d_model):
+        factor, holder = (attn.W_Q, attn.W_K) if slot.part == "KQ" else (attn.W_V, attn.W_O)
+        if attn.n_heads > 1 or not (factor is None or self.config.d_head == self.config.d_model):
             raise UserError("a memory is written into one head of full dimension: set model.attention.n_heads = 1")
-        identity = torch.eye(self.config.d_model, device=self.device)
-        if slot.part == "KQ":
-            attn.W_K.copy_(attn.scale * W.T)
-            if attn.W_Q is not None:
-                attn.W_Q.copy_(identity)
-        else:
-            attn.W_O.copy_(W)
-            if attn.W_V is not None:
-                attn.W_V.copy_(identity)
+        holder.copy_(attn.scale * W.T if slot.part == "KQ" else W)
+        if factor is not None:
+            factor.copy_(torch.eye(self.config.d_model, device=self.device))
 
 
 def _within(module: str, hook: Hook) -> Hook:

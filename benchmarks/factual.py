@@ -1,0 +1,63 @@
+"""Factual recall, forward and backward: by token counts, against attention of the last query and of all queries."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from toytf.bench import best_seconds
+from toytf.models.config import ModelConfig
+from toytf.models.counts import count_forward
+from toytf.models.transformer import ToyTransformer
+from toytf.randomness import generator
+
+N_TOKENS, N_OUTPUTS, T, BATCH = 129, 256, 32, 1024
+"""32 subjects, 32 relations, 64 noise tokens and the end of the sequence; 8 answers a relation."""
+
+MODEL = ModelConfig.model_validate(
+    {
+        "d_model": 128,
+        "n_layers": 1,
+        "embedding": "normal_over_d",
+        "position": "none",
+        "unembedding": "normal_over_d",
+        "attention": {"n_heads": 8, "d_head": 16, "residual": False, "law": "normal_over_out"},
+        "feed_forward": {"kind": "relu", "width": 256, "bias": True, "law": "normal_over_d"},
+    }
+)
+
+
+def measure() -> dict[str, float]:
+    """Seconds for the cross-entropy at the last position and its gradients, with one thread and frozen embeddings.
+
+    ratio: the last query alone against counts; ratio_full: all queries against counts.
+    """
+    torch.set_num_threads(1)
+    sizes = {"n_tokens": N_TOKENS, "n_positions": T, "n_outputs": N_OUTPUTS}
+    model = ToyTransformer(MODEL, **sizes, generator=generator(0, "model"))
+    model.embed.requires_grad_(False)
+    model.unembed.requires_grad_(False)
+    tokens = torch.randint(N_TOKENS - 1, (BATCH, T), generator=generator(0, "tokens"))
+    tokens[:, -1] = N_TOKENS - 1
+    answers = torch.randint(N_OUTPUTS, (BATCH,), generator=generator(0, "answers"))
+
+    def step(logits: Callable[[], Tensor]) -> Callable[[], None]:
+        def work() -> None:
+            model.zero_grad()
+            cross_entropy(logits()[:, -1], answers).backward()  # type: ignore[no-untyped-call]
+
+        return work
+
+    counts = step(lambda: count_forward(model, tokens))
+    last = step(lambda: model(tokens, last=1))
+    full = step(lambda: model(tokens))
+    repeats = {counts: 10, last: 2, full: 1}
+    best = dict.fromkeys(repeats, float("inf"))
+    for _ in range(6):  # in turns, so that a busy moment of the machine meets all
+        best = {work: min(seconds, best_seconds(work, repeats[work])) for work, seconds in best.items()}
+    return {
+        "ratio": best[last] / best[counts],
+        "ratio_full": best[full] / best[counts],
+        "seconds_by_counts": best[counts],
+    }

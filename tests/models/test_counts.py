@@ -1,0 +1,201 @@
+"""The forward by token counts is the plain forward at the last position: values, gradients, scores far apart."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from toytf.models import ToyTransformer
+from toytf.models.config import ModelConfig
+from toytf.models.counts import count_forward, counts_pay
+from toytf.models.tables import fast_forward
+from toytf.randomness import generator
+
+B, N, N_OUT, T, D = 5, 7, 6, 9, 12
+JOINT = {"kq": "joint", "ov": "joint"}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "factored": {},
+    "three heads": {"attention": {"n_heads": 3}},
+    "narrow heads": {"attention": {"n_heads": 5, "d_head": 2}},
+    "joint": {"attention": JOINT},
+    "two joint heads": {"attention": {"n_heads": 2, **JOINT}},
+    "joint W_KQ": {"attention": {"n_heads": 2, "kq": "joint"}},
+    "joint W_OV": {"attention": {"n_heads": 2, "ov": "joint"}},
+    "other scale": {"attention": {"scale": 2.0}},
+    "no residual": {"attention": {"n_heads": 2, "residual": False}},
+    "relu": {"feed_forward": {"kind": "relu"}},
+    "relu with a bias": {"attention": {"residual": False}, "feed_forward": {"kind": "relu", "bias": True}},
+    "relu without residual": {"feed_forward": {"kind": "relu", "residual": False}},
+    "relu beside attention": {"feed_forward": {"kind": "relu", "reads": "block_input"}},
+    "linear feed-forward": {"feed_forward": {"kind": "linear"}},
+    "linear attention": {"attention": {"kind": "linear", "n_heads": 2, "residual": False}},
+    "linear joint attention": {"attention": {"kind": "linear", "scale": 2.0, **JOINT}},
+}
+
+
+def build(fields: dict[str, Any], dtype: torch.dtype = torch.float64, n_tokens: int = N) -> ToyTransformer:
+    config = ModelConfig.model_validate({"d_model": D, "n_layers": 1, "position": "none", **fields})
+    sizes = {"n_tokens": n_tokens, "n_positions": T, "n_outputs": N_OUT}
+    model = ToyTransformer(config, **sizes, generator=generator(0, "model")).to(dtype)
+    for name, parameter in model.named_parameters():
+        if name.endswith("b_in"):
+            parameter.data.normal_(generator=generator(0, name))
+    return model
+
+
+def some_tokens(end: int | None = None) -> torch.Tensor:
+    """Random sequences, longer than the vocabulary, so that some token occurs twice; all with the same end if given."""
+    tokens = torch.randint(N, (B, T), generator=generator(0, "tokens"))
+    if end is not None:
+        tokens[:, -1] = end
+    return tokens
+
+
+def gradients(model: ToyTransformer, logits: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of Σ c_by logits_by with random c, for every parameter that it depends on."""
+    c = torch.randn(logits.shape, generator=generator(0, "c"), dtype=torch.float64).to(logits.dtype)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    found = torch.autograd.grad((c * logits).sum(), list(trained.values()), allow_unused=True)
+    return {name: g for name, g in zip(trained, found, strict=True) if g is not None}
+
+
+def assert_same_function(model: ToyTransformer, tokens: torch.Tensor, tolerance: float) -> None:
+    """Largest differences of logits and of each gradient, relative to the largest entry."""
+    by_counts, plain = count_forward(model, tokens), model(tokens)[:, -1:]
+    assert (by_counts - plain).abs().max() <= tolerance * plain.abs().max()
+    found, expected = gradients(model, by_counts), gradients(model, plain)
+    assert set(found) == set(expected)
+    for name, g in expected.items():
+        assert (found[name] - g).abs().max() <= tolerance * g.abs().max(), name
+
+
+@pytest.mark.parametrize("end", [None, N - 1], ids=["any end", "same end"])
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_values_and_gradients_are_those_of_the_plain_forward(variant: str, end: int | None):
+    # In double precision: what is left is rounding, and a wrong equation would show.
+    assert_same_function(build(VARIANTS[variant]), some_tokens(end), 1e-11)
+
+
+@pytest.mark.parametrize("variant", ["factored", "relu with a bias", "linear attention"])
+def test_single_precision_is_enough(variant: str):
+    assert_same_function(build(VARIANTS[variant], torch.float32), some_tokens(), 1e-5)
+
+
+def test_only_what_is_trained_gets_a_gradient():
+    model = build(VARIANTS["relu with a bias"])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("embed" not in name)
+    trained = {f"blocks.0.{name}" for name in ("attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O")}
+    trained |= {f"blocks.0.mlp.{name}" for name in ("W_in", "b_in", "W_out")}
+    assert set(gradients(model, count_forward(model, some_tokens()))) == trained
+    assert_same_function(model, some_tokens(), 1e-11)
+
+
+# Scores far apart
+
+
+def far_apart(gap: float, dtype: torch.dtype) -> ToyTransformer:
+    """Token z scores −z/4, and `gap` less from token 3 on: in one-hot vectors exact in any precision."""
+    model = build({"embedding": "one_hot", "attention": {"kq": "joint", "scale": 1}}, dtype)
+    z = torch.arange(D)
+    model.attention(0).W_K.data[0] = (-z / 4 - gap * (z >= 3))[:, None]
+    return model
+
+
+@pytest.mark.parametrize("gap", [0.5, 50.0, 300.0, 1000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("same_end", [False, True])
+def test_tokens_far_below_others_are_weighed_as_among_themselves(gap: float, dtype: torch.dtype, same_end: bool):
+    """Tokens 3 to 6 alone: against token 0, which is absent, they would weigh e^−1000 = 0, even in double precision."""
+    model = far_apart(gap, dtype)
+    tokens = torch.tensor([[5, 6, 6, 6], [5, 5, 6, 5], [6, 6, 6, 6], [0, 5, 6, 1], [4, 4, 3, 4]])
+    if same_end:
+        tokens[:, -1] = 6
+    # ln c is added to scores of this size, which are rounded by up to 2⁻²⁴ of it in single precision.
+    assert_same_function(model, tokens, (1e-5 + gap * 2**-24) if dtype == torch.float32 else 1e-11)
+    assert all(g.isfinite().all() for g in gradients(model, count_forward(model, tokens)).values())
+
+
+def test_a_sequence_whose_tokens_lie_far_back_in_a_large_vocabulary_is_exact():
+    # Kernels go through the keys in blocks, some of which hold no token of the sequence.
+    model = build({"attention": {"n_heads": 3}}, torch.float32, n_tokens=2000)
+    assert_same_function(model, torch.tensor([[1990, 1999], [3, 4], [1000, 1], [1500, 1500]]), 1e-5)
+
+
+# What tools ask of it
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(order=st.permutations(range(T - 1)), variant=st.sampled_from(sorted(VARIANTS)))
+def test_the_order_of_all_but_the_last_token_does_not_matter(order: list[int], variant: str):
+    model, tokens = build(VARIANTS[variant]), some_tokens()
+    permuted = tokens[:, [*order, T - 1]]
+    assert torch.equal(count_forward(model, permuted), count_forward(model, tokens))
+    torch.testing.assert_close(model(permuted, last=1), model(tokens, last=1), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_on_other_devices_than_a_cpu_neither_forward_nor_backward_reads_a_value(variant: str):
+    """On the meta device there are no values: whatever waited for one would fail."""
+    model = build(VARIANTS[variant]).to("meta")
+    logits = count_forward(model, torch.zeros(5, T, dtype=torch.long, device="meta"))
+    assert logits.shape == (5, 1, N_OUT)
+    logits.square().sum().backward()
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("end", "gap", "by_product"),
+    [(N - 1, 1.0, True), (None, 1.0, False), (N - 1, 70.0, False)],
+    ids=["one query", "several queries", "scores far apart"],
+)
+def test_one_query_whose_scores_lie_close_takes_a_product_instead_of_a_softmax(
+    end: int | None, gap: float, by_product: bool
+):
+    model = far_apart(gap, torch.float32)
+    with Operations() as seen:
+        count_forward(model, some_tokens(end))
+    assert any("scaled_dot_product" in name for name in seen.names) != by_product
+
+
+# Where it is taken
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_the_fast_forward_takes_it_at_the_last_position(variant: str):
+    model, tokens = build(VARIANTS[variant]), some_tokens()
+    assert counts_pay(model, T)
+    assert torch.equal(fast_forward(model, tokens, last=1), count_forward(model, tokens))
+    torch.testing.assert_close(fast_forward(model, tokens), model(tokens), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"n_layers": 2}, {"position": "normal"}, {"norm": "layer"}],
+    ids=["two layers", "positions", "LayerNorm"],
+)
+def test_where_order_matters_or_vectors_are_normed_it_is_not_taken(fields: dict[str, Any]):
+    model, tokens = build(fields), some_tokens()
+    assert not counts_pay(model, T)
+    torch.testing.assert_close(fast_forward(model, tokens, last=1), model(tokens)[:, -1:], rtol=0, atol=1e-11)
+
+
+def test_a_vocabulary_much_larger_than_the_sequences_does_not_pay():
+    """V (d_head + 16) ≤ T d d_head: here at most 9·12·12/28 = 46 tokens."""
+    assert counts_pay(build({}, n_tokens=46), T)
+    assert not counts_pay(build({}, n_tokens=47), T)
