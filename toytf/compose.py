@@ -31,7 +31,7 @@ def read_config(
     A mapping's `base:` is relative to `folder` (default: the working directory).
     """
     if isinstance(source, str | Path):
-        path = _locate(source, Path())
+        path = locate(source, Path())
         merged = _compose(_load(path), path, ())
     else:
         path = (folder or Path()) / "config"
@@ -58,7 +58,7 @@ def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _locate(name: str | Path, folder: Path) -> Path:
+def locate(name: str | Path, folder: Path) -> Path:
     """The file in a folder; where there is none, `configs/…` means the configs that ship."""
     file, shipped = folder / name, config_folder().parent / name
     return shipped if not file.exists() and Path(name).parts[:1] == ("configs",) and shipped.exists() else file
@@ -72,7 +72,7 @@ def _compose(own: DictConfig, path: Path, seen: tuple[Path, ...]) -> DictConfig:
         names = [base] if isinstance(base, str) else list(base) if isinstance(base, ListConfig) else base or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"{path}: base is a path or a list of paths, got {base!r}")
-        files = [_locate(name, path.parent) for name in names]
+        files = [locate(name, path.parent) for name in names]
         layers = [_compose(_load(file), file, (*seen, path.resolve())) for file in files]
         for layer in layers:
             _refuse_other_shape(layer, own, path)

@@ -26,9 +26,14 @@ class Interrupted(ToytfError):
     exit_code = 130
 
 
+LISTED = 40
+"""How many accepted names an error lists."""
+
+
 def nearest(name: object, accepted: Iterable[str]) -> str:
     """Say which accepted name is meant, or list them: the tail of an error about an unknown name."""
     names = sorted(accepted)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    listed = ", ".join(names) or "none"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    listed = (", ".join(names[:LISTED]) or "none") + more
     return f'did you mean "{close[0]}"? (accepted: {listed})' if close else f"accepted: {listed}"

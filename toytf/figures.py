@@ -64,24 +64,42 @@ def curves(
     return _styled(figure, title, x="step")
 
 
-def attention_map(pattern: "Any", tokens: Sequence[str], title: str) -> go.Figure:
-    """One head's attention on one sequence: rows are queries, columns keys, brightness the weight."""
+def attention_map(
+    pattern: "Any", tokens: Sequence[str], title: str, *, heads: Sequence[str] | None = None
+) -> go.Figure:
+    """Attention on one sequence: columns are keys, brightness the weight.
+
+    Rows are the queries of one head, or with `heads` the heads at one query.
+    """
     T = len(tokens)
-    axis = {"tickmode": "array", "tickvals": list(range(T)), "ticktext": list(tokens), "tickfont_size": 7}
+    queries = [f"{token} (t={t + 1})" for t, token in enumerate(tokens)] if heads is None else heads
+
+    size = 7 if heads is None else 10
+
+    def axis(names: Sequence[str]) -> dict[str, Any]:
+        return {
+            "tickmode": "array",
+            "tickvals": list(range(len(names))),
+            "ticktext": list(names),
+            "tickfont_size": size,
+        }
+
     heat = go.Heatmap(
         z=pattern,
         zmin=0,
         zmax=1,
         colorscale="Viridis",
-        customdata=[
-            [f"{tokens[t]} (t={t + 1}) attends to {tokens[s]} (t={s + 1})" for s in range(T)] for t in range(T)
-        ],
+        customdata=[[f"{query} attends to {tokens[s]} (t={s + 1})" for s in range(T)] for query in queries],
         hovertemplate="%{customdata}: %{z:.3f}<extra></extra>",
     )
     figure = go.Figure(heat)
-    figure.update_yaxes(**axis, autorange="reversed", title="query")
-    figure.update_xaxes(**axis, title="key", tickangle=0, constrain="domain")
-    figure.update_yaxes(scaleanchor="x", constrain="domain")
+    figure.update_yaxes(**axis(tokens if heads is None else heads), autorange="reversed")
+    figure.update_xaxes(**axis(tokens), title="key", constrain="domain")
+    if heads is not None:
+        figure.update_xaxes(tickangle=-90)
+        return _styled(figure, title, height=240 + 24 * len(heads))
+    figure.update_xaxes(tickangle=0)
+    figure.update_yaxes(title="query", scaleanchor="x", constrain="domain")
     return _styled(figure, title, height=600)
 
 

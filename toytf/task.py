@@ -19,13 +19,19 @@ class Batch:
     """Sequences with what is known about them.
 
     targets[b, t] is what position t should predict; roles[name][b, t] says whether it belongs to that role; latents are
-    the task's own facts, one row a sequence, such as the triggers.
+    the task's own facts, one row a sequence, such as the triggers. If only the last positions of a sequence are asked,
+    targets and roles have only those.
     """
 
     tokens: Int[Tensor, "batch position"]
-    targets: Int[Tensor, "batch position"]
-    roles: Mapping[str, Bool[Tensor, "batch position"]]
+    targets: Int[Tensor, "batch asked"]
+    roles: Mapping[str, Bool[Tensor, "batch asked"]]
     latents: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """How many positions are asked, counted from the end."""
+        return self.targets.shape[1]
 
     def part(self, start: int, stop: int) -> "Batch":
         """The sequences from start to before stop."""
@@ -33,6 +39,17 @@ class Batch:
             {name: values[start:stop] for name, values in named.items()} for named in (self.roles, self.latents)
         )
         return Batch(self.tokens[start:stop], self.targets[start:stop], roles, latents)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What counts as right in a role where it is not just the target: a set of outputs, chosen among candidates.
+
+    loss = −ln (Σ_{y right} p(y) / Σ_{y candidate} p(y));   accuracy: is the likeliest candidate right?
+    """
+
+    right: Bool[Tensor, "batch #asked output"]
+    candidates: Bool[Tensor, "batch #asked output"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +94,10 @@ class Task(ABC):
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> Batch:
         """Draw n fresh sequences; the generator lives on the task's device."""
+
+    def answers(self, role: str, batch: Batch) -> Answers | None:
+        """What counts as right in a role; None: that the target is the likeliest of all outputs."""
+        return None
 
     def references(self) -> Mapping[str, Reference]:
         """The ideal and the chance value of the metrics `eval/<role>_accuracy` and `eval/<role>_loss`."""

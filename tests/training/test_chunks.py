@@ -102,8 +102,8 @@ def test_a_step_by_tables_waits_for_no_value(chunk: int) -> None:
 
 def test_chunks_fit_the_cache_of_a_cpu_and_a_gpu_has_none() -> None:
     model = make_learner().model
-    assert chunk_size(model) == CACHED // (12 * 32)
-    assert chunk_size(model.to("meta")) is None
+    assert chunk_size(model, 12) == CACHED // (12 * 32)
+    assert chunk_size(model.to("meta"), 12) is None
 
 
 def test_chunks_are_the_batch_in_order() -> None:

@@ -69,9 +69,16 @@ def _attention_maps(run: "Run") -> Iterator[tuple[str, Any]]:
     batch = run.batch(1)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     with torch.no_grad():
-        _, seen = model.observe(batch.tokens, *names)
+        logits, seen = model.observe(batch.tokens, *names, last=batch.last)
     tokens = [task.token_names[token] for token in batch.tokens[0, :MAP_LENGTH].tolist()]
     for layer, name in enumerate(names):
+        if seen[name].shape[2] == 1:
+            answer, target = (task.output_names[int(y)] for y in (logits[0, -1].argmax(), batch.targets[0, -1]))
+            title = f"Attention of layer {layer + 1} at the last position: the answer is {answer}, right is {target}"
+            heads = [f"head {head + 1}" for head in range(model.config.attention.n_heads)]
+            pattern = seen[name][0, :, 0, : len(tokens)].cpu()
+            yield f"{MAP}{layer + 1}", attention_map(pattern.tolist(), tokens, title, heads=heads)
+            continue
         for head, pattern in enumerate(seen[name][0, :, : len(tokens), : len(tokens)].cpu()):
             title = f"Attention of layer {layer + 1}, head {head + 1}, on one sequence"
             yield f"{MAP}{layer + 1}_head{head + 1}", attention_map(pattern.tolist(), tokens, title)

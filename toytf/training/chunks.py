@@ -17,14 +17,17 @@ CACHED = 2**22
 """Floats of the largest activation of a chunk (16 MB), such as an attention pattern or a hidden layer."""
 
 
-def chunk_size(model: ToyTransformer) -> int | None:
-    """How many sequences a chunk has by default; None if the whole batch is one, as on a GPU."""
+def chunk_size(model: ToyTransformer, last: int) -> int | None:
+    """How many sequences a chunk has by default, asked at their last positions; None if the whole batch is one chunk.
+
+    It is on a GPU.
+    """
     if model.device.type != "cpu":
         return None
     T, config = model.n_positions, model.config
     parts = filter(None, map(model.feed_forward, range(config.n_layers)))
-    width = max((part.W_in.shape[1] for part in parts), default=config.d_model)
-    return max(1, CACHED // (T * max(T * config.attention.n_heads, config.d_model, width)))
+    width = max((part.W_in.shape[1] for part in parts), default=0)
+    return max(1, CACHED // max(last * max(T * config.attention.n_heads, width), T * config.d_model))
 
 
 def chunks(batch: Batch, size: int | None) -> Iterator[Batch]:

@@ -10,22 +10,38 @@ from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe
 from toytf.summary import REFERENCES
-from toytf.task import Batch, Reference, Task
+from toytf.task import Answers, Batch, Reference, Task
 from toytf.training.chunks import chunk_size, chunks
 
-Forward = Callable[[ToyTransformer, Tensor], Tensor]
-"""From a model and tokens [b t] to logits [b t output]."""
+Forward = Callable[[ToyTransformer, Tensor, int], Tensor]
+"""From a model, tokens [b t] and a number of positions to the logits at the last of them, [b last output]."""
 
 
-def plain_forward(model: ToyTransformer, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t output"]:
+def plain_forward(model: ToyTransformer, tokens: Int[Tensor, "b t"], last: int) -> Float[Tensor, "b last output"]:
     """The one forward that can be hooked, as `fast_forward` cannot."""
-    logits: Tensor = model(tokens)
+    logits: Tensor = model(tokens, last=last)
     return logits
 
 
-def token_loss(logits: Float[Tensor, "b t output"], batch: Batch) -> Float[Tensor, "b t"]:
-    """Cross-entropy −log p(target) at every position."""
-    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none")
+def token_loss(
+    logits: Float[Tensor, "b t output"], batch: Batch, answers: Answers | None = None
+) -> Float[Tensor, "b t"]:
+    """Cross-entropy −log p(target) at every position that is asked, or that of a set of answers."""
+    if answers is None:
+        flat, targets = logits.flatten(0, 1), batch.targets.flatten()
+        return torch.nn.functional.cross_entropy(flat, targets, reduction="none").view_as(batch.targets)
+    right, candidates = (logits.masked_fill(~given, -torch.inf) for given in (answers.right, answers.candidates))
+    return candidates.logsumexp(-1) - right.logsumexp(-1)
+
+
+def token_accuracy(
+    logits: Float[Tensor, "b t output"], batch: Batch, answers: Answers | None = None
+) -> Float[Tensor, "b t"]:
+    """1 where the likeliest output is the target, or the likeliest candidate one of the answers; 0 elsewhere."""
+    if answers is None:
+        return (logits.argmax(-1) == batch.targets).to(logits.dtype)
+    chosen = logits.masked_fill(~answers.candidates, -torch.inf).argmax(-1, keepdim=True)
+    return answers.right.expand_as(logits).gather(-1, chosen)[..., 0].to(logits.dtype)
 
 
 def role_mean(values: Float[Tensor, "b t"], role: Bool[Tensor, "b t"]) -> Float[Tensor, ""]:
@@ -34,18 +50,27 @@ def role_mean(values: Float[Tensor, "b t"], role: Bool[Tensor, "b t"]) -> Float[
 
 
 @torch.no_grad()
-def role_metrics(model: ToyTransformer, batch: Batch, forward: Forward = fast_forward) -> dict[str, float]:
-    """`eval/<role>_loss` and `eval/<role>_accuracy` for the roles that occur in the batch."""
+def role_metrics(
+    model: ToyTransformer,
+    batch: Batch,
+    forward: Forward = fast_forward,
+    task: Task | None = None,
+) -> dict[str, float]:
+    """`eval/<role>_loss` and `eval/<role>_accuracy` for the roles that occur in the batch.
+
+    task: says what counts as right in each role; by default, that the target is the likeliest output.
+    """
     logits = _logits(model, batch, forward)
-    loss = token_loss(logits, batch)
-    right = (logits.argmax(-1) == batch.targets).to(loss.dtype)
-    names = list(batch.roles)
-    values = [
-        torch.stack([role_mean(loss, role), role_mean(right, role), role.sum().to(loss.dtype)])
-        for role in batch.roles.values()
-    ]
+    by_target = (token_loss(logits, batch), token_accuracy(logits, batch))
+    values = []
+    for name, role in batch.roles.items():
+        answers = None if task is None else task.answers(name, batch)
+        loss, right = by_target
+        if answers is not None:
+            loss, right = token_loss(logits, batch, answers), token_accuracy(logits, batch, answers)
+        values.append(torch.stack([role_mean(loss, role), role_mean(right, role), role.sum().to(loss.dtype)]))
     metrics: dict[str, float] = {}
-    for name, (role_loss, accuracy, n) in zip(names, torch.stack(values).tolist(), strict=True):
+    for name, (role_loss, accuracy, n) in zip(batch.roles, torch.stack(values).tolist(), strict=True):
         if n:
             metrics[f"eval/{name}_loss"] = role_loss
             metrics[f"eval/{name}_accuracy"] = accuracy
@@ -64,7 +89,7 @@ def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, f
     logits = _logits(model, batch)
     law = logits.softmax(-1)
     values = {
-        "accuracy": (logits.argmax(-1) == batch.targets).to(law.dtype),
+        "accuracy": token_accuracy(logits, batch),
         "loss": token_loss(logits, batch),
         "p_correct": law.gather(2, batch.targets[..., None])[..., 0],
     }
@@ -73,14 +98,14 @@ def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, f
 
 
 def _logits(model: ToyTransformer, batch: Batch, forward: Forward = fast_forward) -> Float[Tensor, "b t output"]:
-    return torch.cat([forward(model, part.tokens) for part in chunks(batch, chunk_size(model))])
+    return torch.cat([forward(model, part.tokens, part.last) for part in chunks(batch, chunk_size(model, batch.last))])
 
 
 def measure(
     model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch, forward: Forward = fast_forward
 ) -> tuple[dict[str, float], dict[str, Reference]]:
     """All metrics of a model on a batch, and what each can be read against."""
-    metrics = role_metrics(model, batch, forward) | {
+    metrics = role_metrics(model, batch, forward, task) | {
         f"data/{name}": value for name, value in task.statistics(batch).items()
     }
     references = dict(task.references())

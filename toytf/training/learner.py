@@ -67,7 +67,6 @@ class SeedLearner(Learner):
         self.model_config = model.config
         self.parameters = dict(model.named_parameters())
         self.forward: Forward = fast_forward if config.forward == "fast" else plain_forward
-        self.chunk = config.chunk or chunk_size(model)
 
     def sample(self, step: int) -> Batch:
         """The training batch of a step: a stream of its own, so that it needs no state."""
@@ -78,11 +77,13 @@ class SeedLearner(Learner):
         n = batch.roles[self.config.loss].sum().clamp(min=1)
 
         def share(part: Batch) -> Float[Tensor, ""]:
-            losses = token_loss(self.forward(self.model, part.tokens), part)
+            answers = self.task.answers(self.config.loss, part)
+            losses = token_loss(self.forward(self.model, part.tokens, part.last), part, answers)
             return (losses * part.roles[self.config.loss]).sum() / n
 
         trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        return sum_over(list(chunks(batch, self.chunk)), share, trained)[None]
+        size = self.config.chunk or chunk_size(self.model, batch.last)
+        return sum_over(list(chunks(batch, size)), share, trained)[None]
 
     def evaluate(self, step: int) -> list[Row]:
         """Loss and accuracy by role, every probe that is due, the same on every test, and norms of what is trained."""
