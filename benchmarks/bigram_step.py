@@ -5,12 +5,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.training import learner_of, step_of
 from toytf.bench import best_seconds
 from toytf.plugins import load_config
-from toytf.training.build import build_model, build_task
-from toytf.training.freezing import trainable_at
-from toytf.training.learner import SeedLearner, build_optimizer
-from toytf.training.loop import training_step
 
 
 def measure() -> dict[str, float]:
@@ -38,28 +35,11 @@ def _seconds(path: str, repeats: int) -> list[float]:
     config: Any = load_config(path)
     whole = {"chunk": config.train.batch_size}
     settings: tuple[dict[str, Any], ...] = ({}, {"forward": "plain", **whole}, {"forward": "plain"})
-    learners = [_learner(config, **changes) for changes in settings]
-    ways: list[Callable[[], object]] = [*map(_step, learners), lambda: learners[0].sample(0)]
+    learners = [learner_of(config, **changes) for changes in settings]
+    ways: list[Callable[[], object]] = [*map(step_of, learners), lambda: learners[0].sample(0)]
     for work in ways:  # warm up
         work()
     best = [float("inf")] * len(ways)
     for _ in range(repeats):  # in turns, so that a busy moment of the machine meets all
         best = [min(seconds, best_seconds(work, 1)) for seconds, work in zip(best, ways, strict=True)]
     return best
-
-
-def _learner(config: Any, **changes: Any) -> SeedLearner:
-    """A model of its own, frozen as the config says."""
-    task = build_task(config.task, torch.device("cpu"))
-    train = config.train.model_copy(update=changes)
-    learner = SeedLearner(build_model(config.model, task, 0), task, [], train, 0)
-    trained = trainable_at(config.model, tuple(learner.parameters), 0)
-    for name, parameter in learner.parameters.items():
-        parameter.requires_grad_(name in trained)
-    return learner
-
-
-def _step(learner: SeedLearner) -> Callable[[], object]:
-    """One training step, to be called again and again."""
-    optimizer, loss_sum = build_optimizer(learner.config, learner.parameters.values()), torch.zeros(1)
-    return lambda: training_step(learner, optimizer, 0, loss_sum)

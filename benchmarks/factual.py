@@ -1,15 +1,18 @@
 """Factual recall, forward and backward: by token counts, against attention of the last query and of all queries."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from benchmarks.training import learner_of, step_of
 from toytf.bench import best_seconds
 from toytf.models.config import ModelConfig
 from toytf.models.counts import count_forward
 from toytf.models.transformer import ToyTransformer
+from toytf.plugins import load_config
 from toytf.randomness import generator
 
 N_TOKENS, N_OUTPUTS, T, BATCH = 129, 256, 32, 1024
@@ -31,7 +34,8 @@ MODEL = ModelConfig.model_validate(
 def measure() -> dict[str, float]:
     """Seconds for the cross-entropy at the last position and its gradients, with one thread and frozen embeddings.
 
-    ratio: the last query alone against counts; ratio_full: all queries against counts.
+    ratio: the last query alone against counts; ratio_full: all queries against counts. ratio_step, steps_per_second: a
+    whole training step of configs/factual/quick.yaml.
     """
     torch.set_num_threads(1)
     sizes = {"n_tokens": N_TOKENS, "n_positions": T, "n_outputs": N_OUTPUTS}
@@ -60,4 +64,21 @@ def measure() -> dict[str, float]:
         "ratio": best[last] / best[counts],
         "ratio_full": best[full] / best[counts],
         "seconds_by_counts": best[counts],
+        **_training_step(),
     }
+
+
+def _training_step(steps: int = 20) -> dict[str, float]:
+    """A whole step of configs/factual/quick.yaml, with data and update, and two threads: fast against plain."""
+    torch.set_num_threads(2)
+    config: Any = load_config("configs/factual/quick.yaml")
+    fast, plain = step_of(learner_of(config)), step_of(learner_of(config, forward="plain"))
+
+    def several() -> None:
+        for _ in range(steps):
+            fast()
+
+    best, best_plain = float("inf"), float("inf")
+    for _ in range(8):
+        best, best_plain = min(best, best_seconds(several, 1) / steps), min(best_plain, best_seconds(plain, 2))
+    return {"ratio_step": best_plain / best, "steps_per_second": 1 / best}
