@@ -134,3 +134,91 @@ class TruncationConfig(ProbeConfig):
     """How many singular values to keep, besides the fractions."""
     sequences: PositiveInt = 128
     """How many of the held-out sequences to use: there is one forward for every matrix and every fraction."""
+
+
+class _FactProbeConfig(ProbeConfig):
+    """What the probes of factual recall share: they ask for every fact among fresh noise."""
+
+    needs_roles: ClassVar[tuple[str, ...]] = ("fact", "relation", "within_set")
+
+    repeats: PositiveInt = 8
+    """In how many sequences to ask for each fact."""
+
+
+class FactsConfig(_FactProbeConfig):
+    """Which facts are known, each asked for as often as any other."""
+
+    implementation: ClassVar[str] = "probes.facts:Facts"
+
+    kind: Literal["facts"]
+    failures: PositiveInt = 10
+    """How many wrong facts to name."""
+
+
+class OwnershipConfig(_FactProbeConfig):
+    """Which head attends to which subject and relation, and whether by the key vector of the construction."""
+
+    implementation: ClassVar[str] = "probes.ownership:Ownership"
+
+    kind: Literal["ownership"]
+
+
+class ValueMemoryConfig(_FactProbeConfig):
+    """Which answers the values of subjects and relations say by themselves."""
+
+    implementation: ClassVar[str] = "probes.value_memory:ValueMemory"
+
+    kind: Literal["value_memory"]
+    failures: PositiveInt = 10
+    """How many wrong facts to name."""
+
+
+class AdditivityConfig(_FactProbeConfig):
+    """How much of the logits is a sum of what subject and relation say, and what that sum knows."""
+
+    implementation: ClassVar[str] = "probes.additivity:Additivity"
+    draws: ClassVar[bool] = False
+
+    kind: Literal["additivity"]
+    failures: PositiveInt = 10
+    """How many facts that the sum misses to name."""
+
+
+class FactStorageConfig(_FactProbeConfig):
+    """Whether facts are stored in attention or in the feed-forward part."""
+
+    implementation: ClassVar[str] = "probes.fact_storage:FactStorage"
+    draws: ClassVar[bool] = False
+
+    kind: Literal["fact_storage"]
+
+
+class PairMemoryConfig(_FactProbeConfig):
+    """The feed-forward part as a memory of pairs: against least squares, and with the relation exchanged."""
+
+    implementation: ClassVar[str] = "probes.pair_memory:PairMemory"
+    draws: ClassVar[bool] = False
+
+    kind: Literal["pair_memory"]
+    failures: PositiveInt = 10
+    """How many facts that least squares misses to name."""
+
+
+class ValueAlignmentConfig(_FactProbeConfig):
+    """The values of subjects and relations beside those of the construction."""
+
+    implementation: ClassVar[str] = "probes.value_alignment:ValueAlignment"
+    draws: ClassVar[bool] = False
+
+    kind: Literal["value_alignment"]
+
+
+class FactRatiosConfig(_FactProbeConfig):
+    """Facts and bits per parameter, and which theorem says that the model is large enough."""
+
+    implementation: ClassVar[str] = "probes.fact_ratios:FactRatios"
+    draws: ClassVar[bool] = False
+    reads_batch: ClassVar[bool] = False
+
+    kind: Literal["fact_ratios"]
+    when: Literal["always", "end"] = "end"

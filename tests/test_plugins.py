@@ -93,7 +93,7 @@ def test_a_package_s_task_is_trained_and_probed_like_our_own(
         ("task.n_tokens=1", "task.n_tokens = 1: should be greater than or equal to 2"),
         ("train.loss=in_context", 'train.loss = "in_context" is no role of this task: accepted: all'),
         ("probes=[attention]", 'probe "attention" needs a task with the role'),
-        ("task.kind=cop", 'did you mean "copy"? (accepted: bigram, copy)'),
+        ("task.kind=cop", 'did you mean "copy"? (accepted: bigram, copy, factual)'),
     ],
 )
 def test_mistakes_with_a_package_s_task_are_answered_like_our_own(

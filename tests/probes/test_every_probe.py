@@ -13,12 +13,19 @@ from toytf.randomness import generator
 from toytf.task import Task
 from toytf.training.build import build_model, build_probe, build_task
 
-NOISY = Path(__file__).parents[2] / "configs" / "bigram" / "noisy.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
 OURS = [name for name, config in plugins("probes").items() if config.__module__ == "probes.config"]
+OF_FACTS = [name for name in OURS if "fact" in plugins("probes")[name].needs_roles]
+SMALL = {"model.d_model": 16, "task.seq_len": 16}
+FEW_FACTS = {"task.n_subjects": 6, "task.n_relations": 4, "task.n_answers": 3}
 
 
-def setting() -> tuple[Task, ToyTransformer]:
-    config: Any = load_config(NOISY, {"model.d_model": 16, "task.seq_len": 16})
+def setting(kind: str) -> tuple[Task, ToyTransformer]:
+    """A task that the probe is for, and a model of it."""
+    if kind in OF_FACTS:
+        config: Any = load_config(CONFIGS / "factual" / "quick.yaml", SMALL | FEW_FACTS)
+    else:
+        config = load_config(CONFIGS / "bigram" / "noisy.yaml", SMALL)
     task = build_task(config.task, torch.device("cpu"))
     return task, build_model(config.model, task, 0)
 
@@ -30,7 +37,7 @@ def probed(kind: str, task: Task, model: ToyTransformer) -> ProbeResult:
 
 @pytest.mark.parametrize("kind", OURS)
 def test_a_probe_measures_something_and_changes_nothing(kind: str) -> None:
-    task, model = setting()
+    task, model = setting(kind)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert probed(kind, task, model).metrics
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -39,33 +46,48 @@ def test_a_probe_measures_something_and_changes_nothing(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["alignment", "transplant", "truncation"])
 def test_of_a_model_that_has_diverged_there_is_no_ideal_matrix_and_no_singular_value(kind: str) -> None:
     """Nor an error: that training has failed is for the loop to say."""
-    task, model = setting()
+    task, model = setting(kind)
     with torch.no_grad():
         model.embed.W_E[3, 0] = torch.inf
     assert probed(kind, task, model).metrics == {}
 
 
+@pytest.mark.parametrize("kind", OF_FACTS)
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_of_a_model_that_has_diverged_a_probe_of_facts_has_something_or_nothing_to_say(kind: str, value: float) -> None:
+    """But no error."""
+    task, model = setting(kind)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(value)
+    probed(kind, task, model)
+
+
 @pytest.mark.parametrize("kind", OURS)
 def test_a_probe_that_says_it_never_draws_has_no_figure_of_its_own(kind: str) -> None:
-    drawn = probed(kind, *setting()).draw is not None
+    drawn = probed(kind, *setting(kind)).draw is not None
     assert drawn == plugins("probes")[kind].draws
 
 
 def rotate(model: ToyTransformer) -> None:
     """x → x R everywhere: what reads the stream is turned back first, what writes to it turns what it writes."""
     R = torch.linalg.qr(torch.randn(16, 16, generator=generator(0, "rotation"), dtype=torch.float64))[0].float()
-    reads, writes = ("W_K", "W_V", "W_in", "W_U"), ("W_E", "W_pos", "W_K", "W_O", "W_out")
+    reads, writes = ["W_Q", "W_K", "W_V", "W_in", "W_U"], ["W_E", "W_pos", "W_O", "W_out"]
+    if model.attention(0).W_Q is None:
+        writes.append("W_K")  # a joint matrix is on both sides of the stream
+    if model.attention(0).W_V is None:
+        reads.append("W_O")
     with torch.no_grad():
         for name, W in model.named_parameters():
             leaf = name.rpartition(".")[2]
             W.copy_(R.T @ W if leaf in reads else W)
-            W.copy_(W @ R if leaf in writes else W)  # a joint W_K is on both sides of the stream
+            W.copy_(W @ R if leaf in writes else W)
 
 
 @pytest.mark.parametrize("kind", OURS)
 def test_a_rotated_model_has_the_same_metrics(kind: str) -> None:
     """Up to rounding, of which singular values and differences of scores show most."""
-    task, model = setting()
+    task, model = setting(kind)
     before = probed(kind, task, model).metrics
     rotate(model)
     assert dict(probed(kind, task, model).metrics) == pytest.approx(dict(before), rel=2e-3, abs=1e-4)

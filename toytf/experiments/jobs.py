@@ -1,5 +1,6 @@
 """Experiments that are a list of jobs, each done for all seeds at once: rows, resuming, wandb, summary and page."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,11 +13,15 @@ from toytf.report.page import write_report
 from toytf.report.terminal import JobLine
 from toytf.runs import Run
 from toytf.summary import by_seed, summarise
+from toytf.training.learner import Row
 from toytf.training.loop import MetricsFile
 from toytf.training.tracking import WandbMirror
 
 Rows = Iterator[tuple[int, dict[str, float]]]
-"""Seeds and their metrics, as they get done: each is written at once, and a crash loses none that came before."""
+"""Seeds and their metrics, as they get done: each is written at once, and a crash loses none that came before.
+
+A row has step 0, or the step that it names itself, if a job gives a curve.
+"""
 
 Job = Callable[[Sequence[int], Callable[[], bool]], Rows]
 """Does its work for some seeds; may ask whether to stop, and then raises Interrupted."""
@@ -30,10 +35,13 @@ def run_jobs(
 ) -> None:
     """Do every job that is not done yet, by the metric that it is named after, then write summary and page.
 
+    A job that gives a curve has this metric in its last row only; of a job that is done anew, rows that are there
+    already are not written twice.
     conclude: from one row per seed to further metrics of each, such as a fit over all jobs.
     """
     metrics = MetricsFile(run.metrics_file)
     metrics.drop_torn_line()
+    written = {_identity(json.loads(line)) for line in run.metrics_file.read_text().splitlines()}
     with JobLine(len(jobs)) as line, stop_on_interrupt() as stop:
         for name, job in jobs.items():
             left = _seeds_without(name, config.seeds, run)
@@ -42,8 +50,10 @@ def run_jobs(
             try:
                 if left and stop.is_set():
                     raise Interrupted("stopped")
-                for seed, row in job(left, stop.is_set) if left else ():
-                    metrics.append({"seed": seed, "step": 0, **row})
+                for seed, measured in job(left, stop.is_set) if left else ():
+                    row = {"seed": seed, "step": 0, **measured}
+                    if _identity(row) not in written:
+                        metrics.append(row)
             except Interrupted:
                 raise Interrupted(f"stopped before {name} was done; to go on: {run.resume_command}") from None
             except UserError as error:
@@ -56,16 +66,25 @@ def run_jobs(
             fresh = {name: value for name, value in row.items() if name not in known[seed]}
             if fresh:
                 metrics.append({"seed": seed, "step": 0, **fresh})
-    for seed, row in _rows(by_seed(run.history)):
+    history = run.history
+    for seed, row in _rows(by_seed(history)):
+        curve = history[history["seed"] == seed].groupby("step").last()
         with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
-            mirror.log({"seed": seed, "step": 0, **row})
+            for step, values in _rows(curve.iloc[:-1]):
+                mirror.log({**values, "seed": seed, "step": step})
+            mirror.log({**row, "seed": seed, "step": int(curve.index[-1])})
     write_report(run)
     run.write_json("summary.json", summarise(run.history))  # last: its presence means that the run is whole
 
 
-def _rows(seeds: pd.DataFrame) -> Rows:
-    for seed, values in seeds.iterrows():
-        yield int(str(seed)), {str(name): float(value) for name, value in values.dropna().items()}
+def _identity(row: Row) -> tuple[float, float, frozenset[str]]:
+    """What a row is about: seed, step and the names of its metrics."""
+    return row["seed"], row["step"], frozenset(row)
+
+
+def _rows(table: pd.DataFrame) -> Rows:
+    for number, values in table.iterrows():
+        yield int(str(number)), {str(name): float(value) for name, value in values.dropna().items()}
 
 
 def _seeds_without(metric: str, seeds: Sequence[int], run: Run) -> list[int]:

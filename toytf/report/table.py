@@ -11,6 +11,25 @@ GROUPS = {
     "recall": "Recall, as a fraction of the pairs",
     "kl": "Divergence from the law to be stored (nats)",
     "attention": "Attention",
+    "facts": "Facts over all pairs",
+    "ownership": "Which tokens heads attend to",
+    "key_gap": "Score of a token above all noise, by the head that attends to it most",
+    "value_memory": "What the values of subjects and relations say",
+    "additivity": "Logits as a sum over subject and relation",
+    "fact_storage": "Accuracy by path",
+    "fact_margin": "Margin of the right answer over the mean answer by path (logits)",
+    "pair_memory": "The feed-forward part as a memory of pairs",
+    "value_alignment": "Values against the construction (cosine)",
+    "ratio": "Facts against sizes",
+    "theorem": "Conditions of the theorems with constants 1 (1: they hold)",
+    "stage": "Step at which a part of the facts is learned (half of its loss is gone)",
+    "plateau": "The plateau at H(a|r), where answers are made up",
+    "closest": "Smallest distance of the answers from what one part tells (total variation)",
+    "tail": "In the end the loss falls like 1/t to the power of",
+    "probability": "Where the probability lies",
+    "tv": "Distance of the answers from p(a|r), p(a|s), p(a) (total variation)",
+    "weights": "Attention w by kind of token",
+    "conserved": "Drift of w² − ΣW²",
     "capacity": "Associations stored",
     "over_theory": "Measured / theory",
     "load": "p log p / (d_in d_out)",
@@ -43,7 +62,7 @@ GROUPS = {
     "data": "The held-out sequences",
 }
 
-WHOLE = ("onset", "halfway", "samples_needed")
+WHOLE = ("onset", "halfway", "samples_needed", "stage")
 """Groups of whole numbers."""
 
 TINY = ("signal", "entry")

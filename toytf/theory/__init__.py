@@ -27,6 +27,21 @@ from toytf.theory.noise import (
     noise_step,
     relative_spread,
 )
+from toytf.theory.recall_capacity import (
+    FACTS_PER_PARAMETER,
+    additive_dimension,
+    attention_and_mlp_suffice,
+    attention_suffices,
+    recall_parameters,
+)
+from toytf.theory.recall_stages import (
+    plateau_length,
+    relation_rate,
+    relations_first,
+    stage_time,
+    subject_rate,
+    token_rate,
+)
 from toytf.theory.scores import ScoreLaw, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import (
     energy,
@@ -47,13 +62,17 @@ from toytf.theory.statistical_dimension import (
 )
 
 __all__ = [
+    "FACTS_PER_PARAMETER",
     "NoiseStep",
     "ScoreLaw",
     "StatisticalDimension",
     "TokenSignal",
+    "additive_dimension",
     "asymptotic_capacity",
+    "attention_and_mlp_suffice",
     "attention_recall",
     "attention_samples",
+    "attention_suffices",
     "bits_of_facts",
     "bits_to_store",
     "capacity",
@@ -79,15 +98,22 @@ __all__ = [
     "optimum_scores",
     "output_rate",
     "output_signal",
+    "plateau_length",
     "position_rate",
     "position_signal",
     "quarter_circle",
     "quarter_circle_quantiles",
     "rank_fits",
+    "recall_parameters",
+    "relation_rate",
+    "relations_first",
     "relative_spread",
     "remapped_gain",
     "remapped_signal",
+    "stage_time",
     "statistical_dimension",
+    "subject_rate",
+    "token_rate",
     "top_energy",
     "trigger_rate",
     "trigger_signal",

@@ -1,0 +1,103 @@
+"""How full a model of one layer is, and which theorem says that it is large enough (Nichani, Lee, Bietti 2024)."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.config import FactRatiosConfig
+from probes.fact_tables import fact_logits, factual
+from tasks.factual.task import FactualTask
+from toytf.errors import UserError
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Reference, Task
+
+
+class FactRatios(Probe):
+    """`ratio/…` of S R facts to sizes, and `theorem/…`: 1 if its conditions hold with all constants 1, else 0.
+
+    `facts_per_parameter`    S R / (4 H d_h d + 2 m d); theory: the line that trainings reach at their limit
+    `bits_per_parameter`     Σ_r S (log₂ |A_r| − loss / ln 2) / parameters, with the loss over every fact
+    `attention`              S R / (H d_h d)
+    `feed_forward`           S R / (m d), if there is a feed-forward part
+    `heads`                  H d_h / (S + R), at least 1 if every token has its direction in some head
+    `dimension`              d / (R + D); theory: from where sums of random output vectors answer all facts
+
+    `theorem/attention_mlp`     H d_h ≥ S + R, m d ≥ S R, m ≥ the number of facts of any one answer
+    `theorem/attention_only`    H d_h ≥ S + R, d ≥ R + D
+
+    Pairs about which nothing is said are no facts.
+    """
+
+    config: FactRatiosConfig
+
+    def check(self, model: ToyTransformer, task: Task) -> None:
+        """Refuse a task without facts, and a model whose parameters the theorems do not count."""
+        factual(self.config.kind, task)
+        config = model.config
+        obstacles = {
+            f"n_layers = {config.n_layers}": config.n_layers > 1,
+            "joint matrices": "joint" in (config.attention.kq, config.attention.ov),
+            "a linear feed-forward part": config.feed_forward.kind == "linear",
+        }
+        for what, found in obstacles.items():
+            if found:
+                raise UserError(
+                    f'probe "{self.config.kind}" counts the parameters of one layer with factored heads and hidden '
+                    f"units, and this model has {what}"
+                )
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Count, and take the loss over every fact among fresh noise; the batch is not used."""
+        from toytf.theory import (  # brings scipy, which training can do without
+            FACTS_PER_PARAMETER,
+            additive_dimension,
+            attention_and_mlp_suffice,
+            attention_suffices,
+            recall_parameters,
+        )
+
+        task, config, part = factual(self.config.kind, task), model.config, model.feed_forward(0)
+        table = task.table
+        S, R, D, facts = table.n_subjects, table.n_relations, table.largest_set, len(task.pairs)
+        d, heads, d_head = config.d_model, config.attention.n_heads, config.d_head
+        m = 0 if part is None else part.W_in.shape[1]
+        parameters = recall_parameters(heads, d_head, d, m)
+        size = {"d_model": d, "n_heads": heads, "d_head": d_head}
+        most_frequent = int(task.targets.bincount().max())
+        law = fact_logits(model, task, self.config.repeats).log_softmax(-1).mean(1)
+        losses = -law.gather(1, task.targets[:, None])[:, 0]
+        metrics = {
+            "ratio/facts_per_parameter": facts / parameters,
+            "ratio/bits_per_parameter": bits_known(task, losses) / parameters,
+            "ratio/attention": facts / (heads * d_head * d),
+            "ratio/heads": heads * d_head / (S + R),
+            "ratio/dimension": d / (R + D),
+            "theorem/attention_only": float(attention_suffices(S, R, D, **size)),
+        }
+        references = {
+            "ratio/facts_per_parameter": Reference(theory=FACTS_PER_PARAMETER),
+            "ratio/bits_per_parameter": Reference(bits_known(task, torch.zeros_like(losses)) / parameters, 0.0),
+            "ratio/dimension": Reference(theory=additive_dimension(S, R, D) / (R + D)),
+        }
+        if part is not None:
+            metrics["ratio/feed_forward"] = facts / (m * d)
+            suffice = attention_and_mlp_suffice(S, R, **size, width=m, most_frequent=most_frequent)
+            metrics["theorem/attention_mlp"] = float(suffice)
+        return ProbeResult(metrics, references)
+
+
+def bits_known(task: FactualTask, losses: Float[Tensor, "fact"]) -> float:
+    """Σ_r n_r (log₂ |A_r| − loss_r / ln 2), none below 0: a relation has n_r facts, known up to a mean loss in nats."""
+    from toytf.theory import bits_of_facts
+
+    if not bool(losses.isfinite().all()):
+        return math.nan  # diverged, which is for the loop to say
+    r = task.pairs[:, 1]
+    n = torch.bincount(r, minlength=len(task.relations))
+    of_relation = losses.new_zeros(len(n)).index_add(0, r, losses) / n
+    each = zip(n.tolist(), task.sets.sum(1).tolist(), of_relation.clamp_min(0).tolist(), strict=True)
+    return sum(bits_of_facts(facts, answers, loss) for facts, answers, loss in each)

@@ -1,0 +1,116 @@
+"""Which head attends to which subject and relation, and by how much (Nichani, Lee, Bietti 2024).
+
+A head owns a token if it puts more than half of its attention on it, in the mean over the sequences that have it. In
+the construction every subject and every relation is owned, each head attends by one vector k_h, and one that owns
+neither token of a sequence rests on the end token:
+
+    ℓ_h(z) = k_hᵀ e_z,   k_h = W_KQ^hᵀ e_q / scale,   k*_h by least squares with
+    k*_hᵀ e_z ≈ 1 for the tokens that the head owns, ½ for the end token, 0 for all others
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from probes.config import OwnershipConfig
+from probes.fact_tables import FactTables, fact_tables, factual, require_tables
+from tasks.factual.ideal import key_vector, tokens_that_ask
+from tasks.factual.task import FactualTask
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Reference, Task
+
+OWNED = 0.5
+"""The mass above which a head owns a token."""
+
+
+class Ownership(Probe):
+    """`ownership/…`; chance is attention to all positions alike. Variants `/head3`: of one head.
+
+    `subjects`, `relations`                  the fraction that some head owns; by head: how many it owns
+    `subject_mass`, `relation_mass`          the mass on a token by the head that has most of it, given that it is there
+    `noise_mass`, `end_mass`                 the mass on all noise tokens and on the end token, in the mean over heads
+    `key_gap/subjects`, `key_gap/relations`  ℓ_h(z) − ln E Σ_noise e^ℓ_h(z'), of that head: z against all the noise
+    `key_cosine`                             cos(k_h, k*_h), in the mean over heads that own tokens
+
+    What needs an end token is left out where the relation stands last.
+    """
+
+    config: OwnershipConfig
+
+    def check(self, model: ToyTransformer, task: Task) -> None:
+        """Refuse a task without facts, and a model whose attention is no table over tokens."""
+        factual(self.config.kind, task)
+        require_tables(self.config.kind, model)
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure the masses over every fact among fresh noise; the batch is not used."""
+        task = factual(self.config.kind, task)
+        tables = fact_tables(model, task, self.config.repeats)
+        owns, T = owned(tables.mass_given, task), task.n_positions
+        metrics: dict[str, float] = {}
+        references: dict[str, Reference] = {}
+
+        def add(name: str, value: float, by_head: Float[Tensor, "head"] | None, reference: Reference) -> None:
+            metrics[f"ownership/{name}"], references[f"ownership/{name}"] = value, reference
+            for head, found in enumerate([] if by_head is None else by_head.tolist()):
+                metrics[f"ownership/{name}/head{head}"] = found
+
+        places = T - (2 if task.end is None else 3)
+        gap = key_gap(tables, task) if places and task.end is not None else None
+        for name, tokens in {"subject": task.subjects, "relation": task.relations}.items():
+            these, mass = owns[:, tokens], tables.mass_given[:, tokens]
+            covered = float(these.any(0).float().mean())
+            add(f"{name}s", covered, these.sum(1).float(), Reference(1.0, 0.0))
+            add(f"{name}_mass", float(mass.max(0).values.mean()), None, Reference(1.0, 1 / T))
+            if gap is not None:
+                of_best = gap[:, tokens].gather(0, mass.argmax(0, keepdim=True))
+                metrics[f"key_gap/{name}s"] = float(of_best.mean())
+                references[f"key_gap/{name}s"] = Reference(chance=-math.log(places))
+        on_noise = tables.mass[:, task.noise].sum(1)
+        add("noise_mass", float(on_noise.mean()), on_noise, Reference(0.0, places / T))
+        if task.end is not None:
+            on_end = tables.mass[:, task.end]
+            add("end_mass", float(on_end.mean()), on_end, Reference(chance=1 / T))
+            cosines = key_cosines(model, task, owns)
+            if cosines:
+                metrics |= {f"ownership/key_cosine/head{head}": value for head, value in cosines.items()}
+                add("key_cosine", sum(cosines.values()) / len(cosines), None, Reference(1.0, 0.0))
+        mass_given = tables.mass_given.cpu().numpy()
+
+        def draw() -> object:
+            from toytf.figures import heat_maps
+
+            heads = [f"head {head + 1}" for head in range(len(mass_given))]
+            title = "Attention of each head to a token, where it is there"
+            return heat_maps({"": (mass_given, heads, task.token_names)}, title, x="token", y="")
+
+        return ProbeResult(metrics, references, draw=draw)
+
+
+def owned(mass_given: Float[Tensor, "head token"], task: FactualTask) -> Bool[Tensor, "head token"]:
+    """Which subjects and relations each head owns."""
+    owns = mass_given > OWNED
+    owns[:, task.relations.stop :] = False
+    return owns
+
+
+def key_gap(tables: FactTables, task: FactualTask) -> Float[Tensor, "head token"]:
+    """ℓ_h(z) − ln((T−3)/n_noise Σ_{z' noise} e^ℓ_h(z')): the log odds of z against all the noise of a sequence."""
+    scores = tables.scores[0]
+    noise = scores[:, task.noise].logsumexp(1, keepdim=True)
+    return scores - noise - math.log((task.n_positions - 3) / len(task.noise))
+
+
+def key_cosines(model: ToyTransformer, task: FactualTask, owns: Bool[Tensor, "head token"]) -> dict[int, float]:
+    """cos(k_h, k*_h) of every head that owns tokens."""
+    E, W_KQ = (x.cpu().double() for x in (model.embed.W_E, model.W_KQ(0)))  # not every device has float64
+    asking, cosines = tokens_that_ask(task), {}
+    for head in owns.any(1).nonzero()[:, 0].tolist():
+        ideal = key_vector(E, owns[head].nonzero()[:, 0].tolist(), asking, "least_squares")
+        learned = E[asking[0]] @ W_KQ[head]
+        cosines[head] = float(torch.nn.functional.cosine_similarity(learned, ideal, dim=0))
+    return cosines

@@ -1,0 +1,109 @@
+"""The feed-forward part as a memory of pairs: key κ_sr = what attention gives for (s, r), value u_{a*(s,r)} / |u|².
+
+    FF(κ) = Vᵀ φ,   φ = relu(W_inᵀ κ + b_in),   V* = Φᵀ (ΦΦᵀ + λI)⁻¹ Y,   λ = 10⁻³ |Φ|² / n
+
+Φ [n m] has the hidden units for the n facts, in the mean over noise, Y [n d] the value of each. V* is
+the best V by least squares for the hidden units that were learned (derived; capacity in Nichani, Lee, Bietti 2024).
+"""
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from probes.config import PairMemoryConfig
+from probes.fact_tables import FactTables, accuracy, fact_tables, factual, feed_forward, missed, require_tables
+from tasks.factual.task import FactualTask
+from toytf.errors import UserError
+from toytf.memory.constructions import ridge_regression
+from toytf.models.transformer import FeedForward, ToyTransformer
+from toytf.probe import Probe, ProbeResult
+from toytf.task import Batch, Reference, Task
+
+RIDGE = 1e-3
+"""λ over the mean eigenvalue of ΦΦᵀ."""
+
+
+class PairMemory(Probe):
+    """`pair_memory/…` of a feed-forward part with hidden units; chance is a guess.
+
+    `cosine`      ⟨V, V*⟩ / (|V| |V*|)
+    `accuracy`    of the model with V*, brought to the norm of V, in place of V; facts it misses are named
+    `swap`        how often the answer becomes that of (s, r'), when in the stream after attention what r has added is
+                  replaced by what r' adds in the mean; each draw takes another r' with another answer
+    `swap/same`   the same with r' = r: how often the answer stays right
+    """
+
+    config: PairMemoryConfig
+
+    def check(self, model: ToyTransformer, task: Task) -> None:
+        """Refuse a task without facts, and a model without hidden units that read what attention gives."""
+        factual(self.config.kind, task)
+        require_tables(self.config.kind, model)
+        self._part(model)
+
+    def _part(self, model: ToyTransformer) -> FeedForward:
+        part = feed_forward(self.config.kind, model)
+        if part is None or part.W_out is None:
+            raise UserError(
+                f'probe "{self.config.kind}" needs a feed-forward part with hidden units, model.feed_forward.kind = '
+                f"relu, got {model.config.feed_forward.kind}"
+            )
+        return part
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure on every fact among fresh noise; the batch is not used."""
+        task, part, U = factual(self.config.kind, task), self._part(model), model.unembed.W_U
+        tables = fact_tables(model, task, self.config.repeats)
+        attended, V = tables.attended, part.W_out
+        if not (V is not None and bool(attended.isfinite().all()) and bool(V.isfinite().all())):
+            return ProbeResult({})  # diverged
+        has_direct = model.config.feed_forward.residual
+        Y = (U / U.square().sum(0)).T[task.targets]
+        best = ridge_regression(_hidden(part, attended.mean(1)), Y, RIDGE, directions=len(attended))
+        sizes = V.norm(), best.norm()
+        metrics: dict[str, float] = {}
+        references: dict[str, Reference] = {}
+        failures: dict[str, list[str]] = {}
+        level = Reference(1.0, 1 / U.shape[1])
+        if all(float(size) > 0 for size in sizes):
+            metrics["pair_memory/cosine"] = float((V * best).sum() / (sizes[0] * sizes[1]))
+            logits = ((attended if has_direct else 0) + _hidden(part, attended) @ best * (sizes[0] / sizes[1])) @ U
+            metrics["pair_memory/accuracy"] = accuracy(logits, task)
+            references |= {"pair_memory/cosine": Reference(1.0, 0.0), "pair_memory/accuracy": level}
+            failures["pair_memory/accuracy"] = missed(logits.mean(1), task, self.config.failures)
+        other, answers, counts = swaps(task, self.config.repeats)
+        same = task.pairs[:, 1:].expand_as(other), task.targets[:, None].expand_as(other), torch.ones_like(counts)
+        for name, (r, a, where) in {"swap": (other, answers, counts), "swap/same": same}.items():
+            if where.any():
+                x = attended + exchanged(tables, task, r)
+                said = ((x if has_direct else 0) + part(x)) @ U
+                metrics[f"pair_memory/{name}"] = float((said.argmax(-1) == a)[where].float().mean())
+                references[f"pair_memory/{name}"] = level
+        return ProbeResult(metrics, references, failures)
+
+
+def swaps(
+    task: FactualTask, draws: int
+) -> tuple[Int[Tensor, "fact draw"], Int[Tensor, "fact draw"], Bool[Tensor, "fact draw"]]:
+    """Another relation for every fact and draw, the subject's answer there, and whether it is known and another."""
+    R, (s, r) = len(task.relations), task.pairs.unbind(1)
+    shift = 1 + torch.arange(draws, device=task.device) % max(R - 1, 1)
+    other = (r[:, None] + shift) % R
+    answers = torch.tensor(task.table.answers, device=task.device)[s[:, None], other]
+    known = torch.tensor(task.table.known, device=task.device)[s[:, None], other]
+    return other, answers, known & (answers != task.targets[:, None])
+
+
+def exchanged(tables: FactTables, task: FactualTask, other: Int[Tensor, "fact draw"]) -> Float[Tensor, "fact draw d"]:
+    """What changes in the stream after attention if r' stands in the place of r: G_r' − Σ_h p_h(r) OV_h(r)."""
+    first, r = task.relations.start, task.pairs[:, 1]
+    values = tables.values[:, first + r]
+    own = einsum(tables.relation_mass, values, "fact draw head, head fact d -> fact draw d")
+    return tables.contributions[first + other] - own
+
+
+def _hidden(part: FeedForward, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n m"]:
+    """relu(x W_in + b_in)."""
+    return torch.nn.functional.linear(x, part.W_in.T, part.b_in).relu()

@@ -1,0 +1,1 @@
+"""Factual recall."""

@@ -1,0 +1,183 @@
+"""A one-layer transformer that knows every fact without training, written weight by weight.
+
+Subjects and relations are dealt out to heads, at most d_head tokens of one kind to a head. A head fires on its tokens
+and rests otherwise on the token that asks, the last, of which it says nothing. So attention gives
+
+    a = g_s + g_r
+
+whatever the noise is, and g is one of two things (after Nichani, Lee, Bietti 2024, §4):
+
+    attention only                g_s knows the attributes of s, g_r the answers of r; the right answer is in both
+    with a feed-forward part      g_z = φ(z), a copy, and F(φ(s) + φ(r)) ≈ c u_{a*(s,r)} stores the pairs
+
+φ(z) is the vector of a token, u_a of an answer. All is computed in float64 on the CPU.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.factual.ideal_values import answers_of_tokens, hidden_pairs
+from toytf.errors import UserError, nearest
+from toytf.memory import Association, pseudo_inverse
+from toytf.memory.constructions import ridge_regression
+from toytf.models.transformer import Attention, ToyTransformer
+
+if TYPE_CHECKING:
+    from tasks.factual.task import FactualTask
+
+BETA = {"W_KQ1": 60.0, "FF1": 10.0}
+"""Strengths, unless others are given: the score of a token that a head fires on, and the gain c."""
+
+RIDGE = 1e-3
+"""The price on the size of least-squares keys, relative to |φ|²."""
+
+
+@torch.no_grad()
+def write_ideal(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]) -> None:
+    """Write the construction that `task.config.construction` describes into a model.
+
+    Head h: W_KQ = β q k_hᵀ, W_OV = Σ_{z in its group} δ_z g_zᵀ, zero for heads that are not needed. q·φ = 1 for every
+    token that asks, δ_z is dual to the vectors that h attends to.
+    """
+    _check(task, model, beta)
+    strength = {name: float(beta.get(name, default)) for name, default in BETA.items()}
+    attn, mlp, rules = model.attention(0), model.feed_forward(0), task.config.construction
+    groups = head_groups(task, model.config.d_model if attn.W_V is None else model.config.d_head, attn.n_heads)
+    phi, u = _exact(model.embed.W_E), _exact(model.unembed.W_U).T
+    if mlp is None:
+        g = answers_of_tokens(task.table, u, rules.values, rules.steps)
+    else:
+        g = phi[: task.noise.start]
+        W_in, W_out = hidden_pairs(task.table, phi, u, _exact(mlp.W_in), rules.pairs)
+        hidden = {"W_in": W_in, "b_in": W_in.new_zeros(W_in.shape[1]), "W_out": strength["FF1"] * W_out}
+        for name, part in mlp.named_parameters():
+            part.copy_(hidden[name])
+    for part in attn.parameters():
+        part.zero_()
+    asking = tokens_that_ask(task)
+    q = query_vector(phi[asking])
+    for head, group in enumerate(groups):
+        rests = [z for z in asking if z not in group]
+        _write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, rests, rules.keys))
+        _write_ov(attn, head, value_matrix(phi[group + rests], g[group]), g[group])
+
+
+def head_groups(task: "FactualTask", size: int, n_heads: int) -> list[list[int]]:
+    """The tokens of each head that is needed, ⌈S/size⌉ + ⌈R/size⌉ groups of about equal length.
+
+    Subjects and relations do not mix: each sequence has one of both, and a head that knew them would give each half of
+    its attention.
+    """
+    S, R = len(task.subjects), len(task.relations)
+    counts = [-(-S // size), -(-R // size)]
+    if sum(counts) > n_heads:
+        raise UserError(
+            f"model.init = ideal: {S} subjects and {R} relations need {counts[0]} + {counts[1]} heads of size {size}, "
+            f"got model.attention.n_heads = {n_heads}"
+        )
+    tokens = (torch.tensor(task.subjects), torch.tensor(task.relations))
+    return [group.tolist() for part, n in zip(tokens, counts, strict=True) for group in part.tensor_split(n)]
+
+
+def tokens_that_ask(task: "FactualTask") -> list[int]:
+    """The tokens that can stand last: the end token, or every relation."""
+    return [*task.relations] if task.end is None else [task.end]
+
+
+def query_vector(asking: Float[Tensor, "n d"]) -> Float[Tensor, "d"]:
+    """The smallest q with q·φ = 1 for every vector that asks; φ / |φ|² if there is one."""
+    one = Association(asking, asking.new_ones(1, 1), torch.zeros(len(asking), dtype=torch.long))
+    return pseudo_inverse(one)[0]
+
+
+def key_vector(
+    phi: Float[Tensor, "token d"], group: list[int], rests: list[int], rule: Literal["least_squares", "hebbian"]
+) -> Float[Tensor, "d"]:
+    """k with k·φ(z) ≈ 1 for the group, 1/2 where the head rests, 0 for all other tokens.
+
+    least squares:  k = (ΦᵀΦ + λI)⁻¹ Φᵀ t, where t has these targets: exact up to λ if there are no more tokens than
+                    dimensions
+    Hebbian:        k = Σ_z t_z φ(z) / |φ(z)|², with errors √(n/d) for a group of n tokens
+    """
+    t = phi.new_zeros(len(phi))
+    t[rests], t[group] = 0.5, 1.0
+    if rule == "hebbian":
+        return (t / phi.square().sum(1)) @ phi
+    return ridge_regression(phi, t[:, None], RIDGE, directions=len(phi))[:, 0]
+
+
+def value_matrix(attended: Float[Tensor, "attended d"], said: Float[Tensor, "group d"]) -> Float[Tensor, "d d"]:
+    """The matrix with φ(z) @ W = g_z for the group and 0 where the head rests.
+
+    W = Σ_{z in group} δ_z g_zᵀ,   δ_z·φ(z') = 1{z = z'}
+
+    attended: φ(z) of the group, then of the tokens where the head rests; said: g_z. The rank is len(said) at most.
+    """
+    targets = torch.arange(len(attended)).clamp_max(len(said))
+    return pseudo_inverse(Association(attended, torch.cat([said, torch.zeros_like(said[:1])]), targets)).T
+
+
+def _write_kq(attn: Attention, head: int, q: Float[Tensor, "d"], k: Float[Tensor, "d"]) -> None:
+    """Scores q·x k·y after scaling; of two factors, both have the same norm."""
+    if attn.W_Q is None:
+        attn.W_K[head] = (attn.scale * k[:, None] * q).to(attn.W_K)
+        return
+    balance = (k.norm() / q.norm()).sqrt() * attn.scale**0.5
+    attn.W_Q[head, :, 0] = (balance * q).to(attn.W_Q)
+    attn.W_K[head, :, 0] = (attn.scale / balance * k).to(attn.W_K)
+
+
+def _write_ov(attn: Attention, head: int, W: Float[Tensor, "d d"], said: Float[Tensor, "group d"]) -> None:
+    """W itself, or U √Σ and √Σ Vᵀ of its singular value decomposition; the rows of W lie in the span of `said`."""
+    if attn.W_V is None:
+        attn.W_O[head] = W.to(attn.W_O)
+        return
+    basis = torch.linalg.qr(said.T).Q
+    left, sizes, right = torch.linalg.svd(W @ basis, full_matrices=False)
+    n, root = len(sizes), sizes.sqrt()
+    attn.W_V[head, :, :n] = (left * root).to(attn.W_V)
+    attn.W_O[head, :n] = (root[:, None] * right @ basis.T).to(attn.W_O)
+
+
+def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]) -> None:
+    """Refuse a model that the construction is not for, or a strength that it does not have."""
+    config = model.config
+    feed_forward = config.feed_forward if model.feed_forward(0) is not None else None
+    given: dict[str, tuple[object, object]] = {
+        "n_layers": (config.n_layers, 1),
+        "position": (config.position, "none"),
+        "norm": (config.norm, "none"),
+        "attention.kind": (config.attention.kind, "softmax"),
+        "attention.residual": (config.attention.residual, False),
+    }
+    if feed_forward is not None:
+        given["feed_forward.kind"] = (feed_forward.kind, "relu")
+        given["feed_forward.reads"] = (feed_forward.reads, "attention")
+    for name, (value, needed) in given.items():
+        if value != needed:
+            raise UserError(
+                f"model.init = ideal: the construction for task {task.config.kind} needs model.{name} = "
+                f"{_in_yaml(needed)}, got {_in_yaml(value)}"
+            )
+    if feed_forward is not None and feed_forward.law == "zeros" and task.config.construction.pairs == "least_squares":
+        raise UserError(
+            "model.init = ideal: least squares keeps the hidden units as drawn, and model.feed_forward.law = zeros "
+            "leaves them blind: choose a random law"
+        )
+    strengths = [name for name in BETA if feed_forward is not None or name != "FF1"]
+    for name in beta:
+        if name not in strengths:
+            raise UserError(f'model.beta: the construction has no part called "{name}": {nearest(name, strengths)}')
+
+
+def _in_yaml(value: object) -> str:
+    return str(value).lower()
+
+
+def _exact(X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """X in float64, on the CPU since not every device has it."""
+    return X.detach().cpu().double()

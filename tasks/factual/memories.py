@@ -1,0 +1,49 @@
+"""What the feed-forward part should store (Nichani, Lee, Bietti 2024): pairs of a subject and a relation.
+
+FF1 = {κ_sr → a*(s, r)},   κ_sr = what attention gives for subject s and relation r, in the mean over noise
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from toytf.memory import Association
+from toytf.models.transformer import Slot, ToyTransformer
+from toytf.randomness import generator
+from toytf.task import Memory
+
+if TYPE_CHECKING:
+    from tasks.factual.task import FactualTask
+
+DRAWS = 8
+"""Sequences per fact that a mean over noise is taken over."""
+
+
+def factual_memories(task: "FactualTask", model: ToyTransformer) -> dict[str, Memory]:
+    """FF1, if the first layer has a feed-forward part that reads what attention gives."""
+    if model.feed_forward(0) is None or model.config.feed_forward.reads != "attention" or model.config.norm != "none":
+        return {}
+    table = task.table
+    stored = Association(
+        mean_over_noise(task, model, "blocks.0.hook_resid_mid"),
+        model.unembed.W_U.detach().T,
+        task.targets,
+        weights=None,
+        key_names=tuple(f"{table.subject_names[s]}, {table.relation_names[r]}" for s, r in table.pairs),
+        value_names=table.answer_names,
+    )
+    return {"FF1": Memory(stored, Slot("FF", 0))}
+
+
+@torch.no_grad()
+def mean_over_noise(
+    task: "FactualTask", model: ToyTransformer, name: str, draws: int = DRAWS
+) -> Float[Tensor, "fact d"]:
+    """An activation at the last position for every fact, averaged over fresh noise of a stream of its own."""
+    batch = task.every_fact(draws, generator(0, "noise of every fact", device=task.device))
+    _, seen = model.observe(batch.tokens, name, last=1)
+    by_fact = rearrange(seen[name][:, -1], "(fact draw) d -> fact draw d", draw=draws)
+    return by_fact.mean(1)

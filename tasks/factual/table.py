@@ -1,0 +1,208 @@
+"""Fact tables: which attribute a subject has under a relation, drawn at random, by a rule, or read from a file."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from toytf.errors import UserError, nearest
+
+COLUMNS = ("subject", "relation", "attribute")
+
+UNKNOWN = -1
+"""The entry of a pair about which nothing is said."""
+
+Law = Float[np.ndarray, "_"]
+
+
+@dataclass(frozen=True, eq=False)
+class FactTable:
+    """a*(s, r), and the answer set A_r of each relation.
+
+    answers[s, r]: the number of the answer, −1 where a file says nothing; sets[r, a]: does a belong to A_r? Laws p(s),
+    p(r) are uniform if not given; pairs that are unknown have no mass.
+    """
+
+    answers: Int[np.ndarray, "S R"]
+    sets: Bool[np.ndarray, "R A"]
+    subject_names: tuple[str, ...]
+    relation_names: tuple[str, ...]
+    answer_names: tuple[str, ...]
+
+    @property
+    def n_subjects(self) -> int:
+        """S."""
+        return len(self.subject_names)
+
+    @property
+    def n_relations(self) -> int:
+        """R."""
+        return len(self.relation_names)
+
+    @property
+    def n_answers(self) -> int:
+        """|A|, over all relations."""
+        return len(self.answer_names)
+
+    @property
+    def largest_set(self) -> int:
+        """D: the number of answers of the relation that has most."""
+        return int(self.sets.sum(1).max())
+
+    @cached_property
+    def known(self) -> Bool[np.ndarray, "S R"]:
+        """Which pairs have an answer."""
+        known: Bool[np.ndarray, "S R"] = self.answers != UNKNOWN
+        return known
+
+    @cached_property
+    def pairs(self) -> Int[np.ndarray, "fact 2"]:
+        """Subject and relation of every fact, subject by subject."""
+        return np.argwhere(self.known)
+
+    def pair_law(self, subject_law: Law | None = None, relation_law: Law | None = None) -> Float[np.ndarray, "S R"]:
+        """p(s, r) ∝ p(s) p(r) over the known pairs."""
+        p_s = np.ones(self.n_subjects) if subject_law is None else subject_law
+        p_r = np.ones(self.n_relations) if relation_law is None else relation_law
+        mass = np.outer(p_s, p_r) * self.known
+        law: Float[np.ndarray, "S R"] = mass / mass.sum()
+        return law
+
+    def answer_law(self, subject_law: Law | None = None, relation_law: Law | None = None) -> Float[np.ndarray, "A"]:
+        """p(a)."""
+        law: Float[np.ndarray, "A"] = self._joint(1, subject_law, relation_law).sum(0)
+        return law
+
+    def answers_given_relation(
+        self, subject_law: Law | None = None, relation_law: Law | None = None
+    ) -> Float[np.ndarray, "R A"]:
+        """p(a|r)."""
+        return _normalised(self._joint(1, subject_law, relation_law))
+
+    def answers_given_subject(
+        self, subject_law: Law | None = None, relation_law: Law | None = None
+    ) -> Float[np.ndarray, "S A"]:
+        """p(a|s)."""
+        return _normalised(self._joint(0, subject_law, relation_law))
+
+    def entropy(self, subject_law: Law | None = None, relation_law: Law | None = None) -> float:
+        """H(a) = −Σ_a p(a) ln p(a): the loss of who knows only how often each answer comes."""
+        return _entropy(self.answer_law(subject_law, relation_law))
+
+    def conditional_entropy(self, subject_law: Law | None = None, relation_law: Law | None = None) -> float:
+        """H(a|r) = H(a, r) − H(r): the loss of who knows the relation but not the subject."""
+        joint = self._joint(1, subject_law, relation_law)
+        return _entropy(joint) - _entropy(joint.sum(1))
+
+    def _joint(self, axis: int, subject_law: Law | None, relation_law: Law | None) -> Float[np.ndarray, "n A"]:
+        """p(s, a) for axis 0, p(r, a) for axis 1."""
+        law, mass = self.pair_law(subject_law, relation_law), np.zeros((self.answers.shape[axis], self.n_answers))
+        np.add.at(mass, (self.pairs[:, axis], self.answers[self.known]), law[self.known])
+        return mass
+
+    def restricted(self, subjects: Sequence[str] = (), relations: Sequence[str] = ()) -> "FactTable":
+        """The facts about some subjects and relations only, in the given order; the answers they do not use go."""
+        rows, columns = (
+            [*range(len(names))] if not chosen else [_number(name, names, what) for name in chosen]
+            for what, names, chosen in (
+                ("subject", self.subject_names, subjects),
+                ("relation", self.relation_names, relations),
+            )
+        )
+        answers = self.answers[np.ix_(rows, columns)]
+        facts = [
+            (self.subject_names[rows[s]], self.relation_names[columns[r]], self.answer_names[answers[s, r]])
+            for s, r in np.argwhere(answers != UNKNOWN)
+        ]
+        if not facts:
+            raise UserError("task.subjects, task.relations: the file says nothing about these together")
+        return table_of(facts)
+
+
+def random_table(n_subjects: int, n_relations: int, n_answers: int, seed: int, *, shared: bool = False) -> FactTable:
+    """a*(s, r) uniform in A_r, independently for every pair; each A_r has n_answers, its own or the same for all."""
+    random = np.random.default_rng([seed, n_subjects, n_relations, n_answers])
+    return _numbered(random.integers(n_answers, size=(n_subjects, n_relations)), n_answers, shared=shared)
+
+
+def structured_table(n_subjects: int, n_relations: int, n_answers: int, *, shared: bool = False) -> FactTable:
+    """a*(s, r) = the ⌊s D / S⌋-th answer of A_r, D = n_answers: subjects in D groups, of equal size if D divides S."""
+    within = np.arange(n_subjects) * n_answers // n_subjects
+    return _numbered(np.tile(within[:, None], n_relations), n_answers, shared=shared)
+
+
+def read_table(path: Path) -> FactTable:
+    """The facts of a CSV file with the columns subject, relation and attribute, in the order in which names come."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read as a CSV file in UTF-8: {error}") from None
+    rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(lines, 1) if any(map(str.strip, row))]
+    if not rows:
+        raise UserError(f"{path}: the file is empty; it should begin with the line {','.join(COLUMNS)}")
+    (_, header), *rows = rows
+    for name in COLUMNS:
+        if name not in header:
+            raise UserError(f'{path}: the first line lacks the column "{name}"; it should be {",".join(COLUMNS)}')
+    for name in header:
+        if name not in COLUMNS:
+            raise UserError(f'{path}: column "{name}" is not known: {nearest(name, COLUMNS)}')
+    if not rows:
+        raise UserError(f"{path}: there is no fact below the first line")
+    seen: dict[tuple[str, str], tuple[str, int]] = {}
+    for number, row in rows:
+        if len(row) != len(header) or not all(row):
+            raise UserError(f"{path}, line {number}: expected {len(header)} names, got {row}")
+        subject, relation, attribute = (row[header.index(name)] for name in COLUMNS)
+        before, line = seen.setdefault((subject, relation), (attribute, number))
+        if before != attribute:
+            raise UserError(
+                f'{path}: "{subject}, {relation}" has two answers, "{before}" in line {line} and "{attribute}" in line '
+                f"{number}: a fact has one"
+            )
+    return table_of([(*pair, attribute) for pair, (attribute, _) in seen.items()])
+
+
+def table_of(facts: Sequence[tuple[str, str, str]]) -> FactTable:
+    """A table of named facts; A_r has the attributes that occur with r."""
+    subjects, relations, attributes = (tuple(dict.fromkeys(column)) for column in zip(*facts, strict=True))
+    answers = np.full((len(subjects), len(relations)), UNKNOWN)
+    for subject, relation, attribute in facts:
+        answers[subjects.index(subject), relations.index(relation)] = attributes.index(attribute)
+    sets = (answers.T[:, :, None] == np.arange(len(attributes))).any(1)
+    return FactTable(answers, sets, subjects, relations, attributes)
+
+
+def _numbered(within: Int[np.ndarray, "S R"], n_answers: int, *, shared: bool) -> FactTable:
+    """A table of facts without names, from the number of each answer within its set."""
+    S, R = within.shape
+    offset = np.zeros(R, dtype=np.int64) if shared else np.arange(R) * n_answers
+    n_all = n_answers if shared else R * n_answers
+    sets = (np.arange(n_all) >= offset[:, None]) & (np.arange(n_all) < offset[:, None] + n_answers)
+    if shared:
+        answer_names = tuple(f"a{i}" for i in range(1, n_answers + 1))
+    else:
+        answer_names = tuple(f"r{r}a{i}" for r in range(1, R + 1) for i in range(1, n_answers + 1))
+    subjects, relations = (tuple(f"{letter}{i}" for i in range(1, n + 1)) for letter, n in (("s", S), ("r", R)))
+    return FactTable(within + offset, sets, subjects, relations, answer_names)
+
+
+def _number(name: str, names: tuple[str, ...], what: str) -> int:
+    if name not in names:
+        raise UserError(f'task.{what}s: no {what} of the file is called "{name}": {nearest(name, names)}')
+    return names.index(name)
+
+
+def _normalised(mass: Float[np.ndarray, "n A"]) -> Float[np.ndarray, "n A"]:
+    law: Float[np.ndarray, "n A"] = mass / mass.sum(1, keepdims=True)
+    return law
+
+
+def _entropy(law: Float[np.ndarray, "..."]) -> float:
+    positive = law[law > 0]
+    return float(-(positive * np.log(positive)).sum())

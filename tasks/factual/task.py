@@ -1,0 +1,178 @@
+"""Factual recall (Nichani, Lee, Bietti 2024): answer with the attribute that a subject has under a relation.
+
+One sequence of T = 8 tokens, where n1 … n4 are noise and the fact table has (s2, r1) → r1a3:
+
+    position    1  2  3  4  5  6  7  8
+    token       n3 r1 n1 n1 s2 n4 n2 ⟨eos⟩
+    answer      –  –  –  –  –  –  –  r1a3
+
+Subject and relation stand at random places; nothing else than which they are matters. Only the last position is asked.
+Answers have names and numbers of their own: A_r is the set of answers of relation r. Three roles look at the same
+position:
+
+    fact         is the answer right?                               loss −ln p(a)
+    relation     is it one of A_r, whatever the subject?            loss −ln p(A_r)
+    within_set   would it be right if only A_r could be chosen?     loss −ln p(a) / p(A_r), so that the first is a sum
+
+A model that knows relations but no subjects answers p(a|r) at best, with loss H(a|r): plausible and mostly wrong.
+With `last: relation` there is no end token, and the relation stands at the last position.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from tasks.alias import AliasTable
+from tasks.factual.config import FactualConfig
+from tasks.factual.ideal import write_ideal
+from tasks.factual.memories import factual_memories
+from tasks.factual.table import FactTable, Law, random_table, read_table, structured_table
+from toytf.models.transformer import ToyTransformer
+from toytf.task import Answers, Batch, Memory, Reference, Task
+
+END = "⟨eos⟩"
+
+
+class FactualTask(Task):
+    """Facts among noise; see the module for one sequence drawn out.
+
+    Tokens are numbered subjects, relations, noise, end token.
+    """
+
+    config: FactualConfig
+    goal = "fact"
+
+    def __init__(self, config: FactualConfig, device: torch.device) -> None:
+        super().__init__(config, device)
+        self.table = table = load_facts(config)
+        S, R = table.n_subjects, table.n_relations
+        n_noise = S + R if config.n_noise is None else config.n_noise
+        self.subjects, self.relations, self.noise = range(S), range(S, S + R), range(S + R, S + R + n_noise)
+        self.end = S + R + n_noise if config.last == "eos" else None
+        """The end token; None if the relation stands last."""
+        noise = tuple(f"n{i}" for i in range(1, n_noise + 1))
+        ends = (END,) if config.last == "eos" else ()
+        self.token_names = (*table.subject_names, *table.relation_names, *noise, *ends)
+        self.output_names = table.answer_names
+        self.n_positions = config.seq_len
+        self.subject_law, self.relation_law = _zipf(S, config.subject_exponent), _zipf(R, config.relation_exponent)
+        self.pairs = torch.tensor(table.pairs, device=device)
+        """Subject and relation of every fact, [fact 2]."""
+        self._fact = AliasTable.build(self._pair_law[None], device)
+        self._targets = torch.tensor(table.answers[table.known], device=device)
+        self.sets: Bool[Tensor, "R A"] = torch.tensor(table.sets, device=device)
+        """Which answers belong to each relation."""
+
+    @property
+    def targets(self) -> Int[Tensor, "fact"]:
+        """The answer of every fact, in the order of `pairs`."""
+        return self._targets
+
+    @cached_property
+    def _pair_law(self) -> Law:
+        law: Law = self.table.pair_law(self.subject_law, self.relation_law)[self.table.known]
+        return law
+
+    def sample(self, n: int, generator: torch.Generator) -> Batch:
+        """Draw n sequences, each about a fact drawn by p(s) p(r)."""
+        uniform = torch.rand(n, generator=generator, device=self.device)
+        return self.ask(self._fact.draw(torch.zeros(n, dtype=torch.long, device=self.device), uniform), generator)
+
+    def every_fact(self, draws: int, generator: torch.Generator) -> Batch:
+        """Every fact in so many sequences, fact by fact."""
+        return self.ask(torch.arange(len(self.pairs), device=self.device).repeat_interleave(draws), generator)
+
+    def ask(self, facts: Int[Tensor, "n"], generator: torch.Generator) -> Batch:
+        """One sequence about each of these facts, with fresh noise and places."""
+        n, T, free = len(facts), self.n_positions, self.n_positions - 1
+        subject, relation = self.pairs[facts].unbind(1)
+
+        def place(n_places: int) -> Int[Tensor, "n 1"]:
+            return torch.randint(n_places, (n, 1), generator=generator, device=self.device)
+
+        tokens = torch.randint(max(1, len(self.noise)), (n, T), generator=generator, device=self.device)
+        tokens += len(self.subjects) + len(self.relations)
+        at = place(free)
+        tokens.scatter_(1, at, subject[:, None])
+        if self.end is None:
+            tokens[:, -1] = relation + len(self.subjects)
+        else:
+            other = place(free - 1)
+            other += other >= at
+            tokens.scatter_(1, other, relation[:, None] + len(self.subjects))
+            tokens[:, -1] = self.end
+        everywhere = torch.ones(n, 1, dtype=torch.bool, device=self.device)
+        latents = {"fact": facts, "subject": subject, "relation": relation}
+        return Batch(tokens, self._targets[facts, None], dict.fromkeys(self.config.roles, everywhere), latents)
+
+    def answers(self, role: str, batch: Batch) -> Answers | None:
+        """The set of the relation: as right answers in `relation`, as candidates in `within_set`."""
+        if role == "fact":
+            return None
+        in_set = self.sets[batch.latents["relation"]][:, None]
+        if role == "relation":
+            return Answers(in_set, torch.ones_like(in_set))
+        target = torch.nn.functional.one_hot(batch.targets, self.sets.shape[1]).bool()
+        return Answers(target, in_set)
+
+    def references(self) -> Mapping[str, Reference]:
+        """A model that knows every fact, and a uniform guess."""
+        n = self.table.n_answers
+        in_set = self.table.sets.sum(1)[self.table.pairs[:, 1]]
+        chance = {
+            "fact": (1 / n, float(np.log(n))),
+            "relation": (self._mean(in_set / n), self._mean(np.log(n / in_set))),
+            "within_set": (self._mean(1 / in_set), self._mean(np.log(in_set))),
+        }
+        found = {}
+        for role, (accuracy, loss) in chance.items():
+            found[f"eval/{role}_accuracy"] = Reference(1.0, accuracy)
+            found[f"eval/{role}_loss"] = Reference(0.0, loss)
+        return found
+
+    def _mean(self, values: np.ndarray) -> float:
+        """Over facts, by how often they are asked."""
+        return float(self._pair_law @ values)
+
+    def floors(self) -> Mapping[str, float]:
+        """The best guess that ignores the sequence, or looks at the relation only: accuracy, and loss H(a), H(a|r)."""
+        table, laws = self.table, (self.subject_law, self.relation_law)
+        given_relation, marginal = table.answers_given_relation(*laws), table.answer_law(*laws)
+        p_relation = table.pair_law(*laws).sum(0)
+        return {
+            "fact_accuracy/marginal": float(marginal.max()),
+            "fact_accuracy/relation_only": float(p_relation @ given_relation.max(1)),
+            "fact_loss/marginal": table.entropy(*laws),
+            "fact_loss/relation_only": table.conditional_entropy(*laws),
+        }
+
+    def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
+        """FF1: the pairs that a feed-forward part should store, by what attention makes of them."""
+        return factual_memories(self, model)
+
+    def ideal(self, model: ToyTransformer, beta: Mapping[str, float]) -> None:
+        """Write a construction that knows every fact, as `construction` describes it, into a one-layer model."""
+        write_ideal(self, model, beta)
+
+
+def load_facts(config: FactualConfig) -> FactTable:
+    """The table of a file, or one drawn by the config."""
+    if config.facts is not None:
+        return read_table(Path(config.facts)).restricted(config.subjects, config.relations)
+    S, R, D = (config.size(name) for name in ("n_subjects", "n_relations", "n_answers"))
+    shared = config.pools == "shared"
+    if config.table == "structured":
+        return structured_table(S, R, D, shared=shared)
+    return random_table(S, R, D, config.table_seed, shared=shared)
+
+
+def _zipf(n: int, exponent: float) -> Law:
+    """p(k) ∝ k^−exponent, k = 1 … n."""
+    mass = np.arange(1, n + 1, dtype=np.float64) ** -exponent
+    law: Law = mass / mass.sum()
+    return law
