@@ -49,7 +49,8 @@ def matrix_ranks(model: ToyTransformer) -> dict[str, int]:
             ranks[f"blocks.{layer}.attn.{product}"] = min(getattr(attention, second).shape[1:])
         if feed_forward is not None:
             for name, W in feed_forward.named_parameters():
-                ranks[f"blocks.{layer}.mlp.{name}"] = min(W.shape)
+                if W.ndim > 1:  # not the bias
+                    ranks[f"blocks.{layer}.mlp.{name}"] = min(W.shape)
     return ranks
 
 

@@ -334,3 +334,9 @@ def test_a_fraction_is_from_0_to_1(fraction: float):
                 "probes": [{"kind": "truncation", "fractions": [fraction]}],
             }
         )
+
+
+def test_a_bias_is_no_matrix() -> None:
+    names = matrix_ranks(make_model(feed_forward={"kind": "relu", "bias": True}))
+    assert "blocks.0.mlp.W_in" in names
+    assert not any("b_in" in name for name in names)
