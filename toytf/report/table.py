@@ -30,12 +30,16 @@ GROUPS = {
     "tv": "Distance of the answers from p(a|r), p(a|s), p(a) (total variation)",
     "weights": "Attention w by kind of token",
     "conserved": "Drift of w² − ΣW²",
-    "capacity": "Associations stored",
+    "capacity": "Associations or facts stored",
     "over_theory": "Measured / theory",
     "load": "p log p / (d_in d_out)",
     "exponent": "Capacity grows like dimension to the power of",
     "width_exponent": "Capacity grows like width to the power of",
-    "facts_per_parameter": "Associations per parameter",
+    "parameter_exponent": "Facts grow like parameters to the power of",
+    "feed_forward_gain": "Facts per parameter with hidden units / with attention alone",
+    "trainings": "Trainings that a search took",
+    "failed": "Searches that found nothing (1: this one)",
+    "facts_per_parameter": "Associations or facts per parameter",
     "bits_per_parameter": "Bits per parameter",
     "margin": "Margins (in standard deviations of a score)",
     "scores": "Scores (in standard deviations of a score)",
@@ -62,7 +66,7 @@ GROUPS = {
     "data": "The held-out sequences",
 }
 
-WHOLE = ("onset", "halfway", "samples_needed", "stage")
+WHOLE = ("onset", "halfway", "samples_needed", "stage", "trainings")
 """Groups of whole numbers."""
 
 TINY = ("signal", "entry")
