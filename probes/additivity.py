@@ -13,7 +13,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.config import AdditivityConfig
-from probes.fact_tables import accuracy, by_pair, fact_logits, fact_tables, factual, missed, why_no_tables
+from probes.fact_tables import (
+    accuracy,
+    by_pair,
+    fact_logits,
+    fact_tables,
+    factual,
+    ideal_of_sums,
+    missed,
+    why_no_tables,
+)
+from tasks.factual.ideal import exact, tokens_that_ask
 from tasks.factual.task import FactualTask
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
@@ -31,21 +41,20 @@ class TwoWay:
 
 
 def two_way(L: Float[Tensor, "S R A"]) -> TwoWay | None:
-    """The analysis of variance of logits by subject and relation, in float64; None if they do not vary.
+    """The analysis of variance of logits by subject and relation, done in float64; None if they do not vary.
 
     Fractions of Σ (L − μ)², summed over pairs and answers: R Σ α², S Σ β² and Σ γ².
     """
-    L = L.cpu().double()
-    L = L - L.mean(2, keepdim=True)
-    mean = L.mean((0, 1), keepdim=True)
-    alpha, beta = L.mean(1, keepdim=True) - mean, L.mean(0, keepdim=True) - mean
+    centred = exact(L) - exact(L).mean(2, keepdim=True)
+    mean = centred.mean((0, 1), keepdim=True)
+    alpha, beta = centred.mean(1, keepdim=True) - mean, centred.mean(0, keepdim=True) - mean
     additive = mean + alpha + beta
-    total = float((L - mean).square().sum())
+    total = float((centred - mean).square().sum())
     if not total > 0:
         return None
     S, R = L.shape[:2]
-    parts = (R * alpha.square().sum(), S * beta.square().sum(), (L - additive).square().sum())
-    return TwoWay(additive, *(float(part) / total for part in parts))
+    parts = (R * alpha.square().sum(), S * beta.square().sum(), (centred - additive).square().sum())
+    return TwoWay(additive.to(L), *(float(part) / total for part in parts))
 
 
 def unknown_pairs(task: FactualTask) -> int:
@@ -53,15 +62,23 @@ def unknown_pairs(task: FactualTask) -> int:
     return len(task.subjects) * len(task.relations) - len(task.pairs)
 
 
+def sums(G: Float[Tensor, "token d"], model: ToyTransformer, task: FactualTask) -> Float[Tensor, "S R d"]:
+    """G_s + G_r, plus e_q with a residual: q is the end token, or the relation where it stands last."""
+    of_pairs = G[task.subjects][:, None] + G[task.relations]
+    return of_pairs + model.embed.W_E[tokens_that_ask(task)] if model.config.attention.residual else of_pairs
+
+
 class Additivity(Probe):
     """`additivity/subject`, `/relation` and `/interaction`: fractions of the variance of the logits, which sum to 1.
 
     `additivity/accuracy`          of the additive part μ + α + β
-    `additivity/table_accuracy`    of (G_s + G_r)ᵀ u_a, with G as in `value_memory`: if attention to s did not depend
-                                   on r; only for one layer without positions
+    `additivity/table_accuracy`    of (G_s + G_r)ᵀ u_a, with G as in `value_memory`, and with e_q of the token that asks
+                                   in the sum if there is a residual: if attention to s did not depend on r; only for
+                                   one layer without positions
 
-    Chance: the fractions of independent random logits. What noise leaves in the mean counts as interaction, which
-    matters only for a model that has learned little. Nothing is measured on a table with gaps.
+    Chance: the fractions of independent random logits. Ideally sums know all facts without a feed-forward part; with
+    one they need not. What noise leaves in the mean counts as interaction, which matters only for a model that has
+    learned little. Nothing is measured on a table with gaps.
     """
 
     config: AdditivityConfig
@@ -79,8 +96,8 @@ class Additivity(Probe):
         split = two_way(by_pair(fact_logits(model, task, self.config.repeats).mean(1), task))
         if split is None:
             return ProbeResult({})
-        S, R, guess = len(task.subjects), len(task.relations), 1 / len(task.output_names)
-        additive = split.additive.flatten(0, 1).to(task.device)
+        S, R, of_sums = len(task.subjects), len(task.relations), Reference(ideal_of_sums(model), 1 / len(task.output_names))
+        additive = split.additive.flatten(0, 1)
         metrics = {
             "additivity/subject": split.subject,
             "additivity/relation": split.relation,
@@ -91,12 +108,12 @@ class Additivity(Probe):
             "additivity/subject": Reference(chance=(S - 1) / max(S * R - 1, 1)),
             "additivity/relation": Reference(chance=(R - 1) / max(S * R - 1, 1)),
             "additivity/interaction": Reference(chance=(S - 1) * (R - 1) / max(S * R - 1, 1)),
-            "additivity/accuracy": Reference(1.0, guess),
+            "additivity/accuracy": of_sums,
         }
         if why_no_tables(model) is None:
             G = fact_tables(model, task, self.config.repeats).contributions
-            tables = G[task.subjects][:, None] + G[task.relations]
-            metrics["additivity/table_accuracy"] = accuracy((tables @ model.unembed.W_U).flatten(0, 1), task)
-            references["additivity/table_accuracy"] = Reference(1.0, guess)
+            logits = sums(G, model, task) @ model.unembed.W_U
+            metrics["additivity/table_accuracy"] = accuracy(logits.flatten(0, 1), task)
+            references["additivity/table_accuracy"] = of_sums
         wrong = missed(additive, task, self.config.failures)
         return ProbeResult(metrics, references, {"additivity/accuracy": wrong})

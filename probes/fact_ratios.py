@@ -26,7 +26,7 @@ class FactRatios(Probe):
     `dimension`              d / (R + D); theory: from where sums of random output vectors answer all facts
 
     `theorem/attention_mlp`     H d_h ≥ S + R, m d ≥ S R, m ≥ the number of facts of any one answer
-    `theorem/attention_only`    H d_h ≥ S + R, d ≥ R + D
+    `theorem/attention_only`    H d_h ≥ S + R, d ≥ R + D, no answer belongs to two relations
 
     Pairs about which nothing is said are no facts.
     """
@@ -68,6 +68,7 @@ class FactRatios(Probe):
         parameters = recall_parameters(heads, d_head, d, m)
         size = {"d_model": d, "n_heads": heads, "d_head": d_head}
         most_frequent = int(task.targets.bincount().max())
+        disjoint = bool((table.sets.sum(0) <= 1).all())
         law = fact_logits(model, task, self.config.repeats).log_softmax(-1).mean(1)
         losses = -law.gather(1, task.targets[:, None])[:, 0]
         metrics = {
@@ -76,7 +77,7 @@ class FactRatios(Probe):
             "ratio/attention": facts / (heads * d_head * d),
             "ratio/heads": heads * d_head / (S + R),
             "ratio/dimension": d / (R + D),
-            "theorem/attention_only": float(attention_suffices(S, R, D, **size)),
+            "theorem/attention_only": float(attention_suffices(S, R, D, **size, disjoint=disjoint)),
         }
         references = {
             "ratio/facts_per_parameter": Reference(theory=FACTS_PER_PARAMETER),

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from probes.additivity import two_way, unknown_pairs
 from probes.config import FactStorageConfig
-from probes.fact_tables import accuracy, by_pair, fact_tables, factual, feed_forward, require_tables
+from probes.fact_tables import TableProbe, accuracy, by_pair, fact_tables, factual, feed_forward
 from tasks.factual.task import FactualTask
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
 
 
-class FactStorage(Probe):
+class FactStorage(TableProbe):
     """`fact_storage/…`, accuracies over every fact among fresh noise, and margins; without feed-forward part, direct's.
 
     `direct`, `feed_forward`                    each path alone
@@ -35,8 +35,7 @@ class FactStorage(Probe):
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a task without facts, and a model whose paths cannot be told apart."""
-        factual(self.config.kind, task)
-        require_tables(self.config.kind, model)
+        super().check(model, task)
         feed_forward(self.config.kind, model)
 
     @torch.no_grad()
@@ -62,7 +61,7 @@ class FactStorage(Probe):
                 metrics["fact_storage/without_direct"] = accuracy(through + direct.mean((0, 1)), task)
             split = None if unknown_pairs(task) else two_way(by_pair(through.mean(1), task))
             if split is not None:
-                additive = split.additive.flatten(0, 1).to(direct)[:, None]
+                additive = split.additive.flatten(0, 1)[:, None]
                 metrics["fact_storage/additive_feed_forward"] = accuracy(direct + additive, task)
                 metrics["fact_storage/feed_forward_interaction"] = split.interaction
         references = {

@@ -15,12 +15,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tasks.factual.ideal import tokens_that_ask
+from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import FeedForward, ToyTransformer
-from toytf.randomness import generator
-from toytf.task import Batch, Task
+from toytf.probe import Probe
+from toytf.task import Task
 from toytf.training.chunks import chunk_size, chunks
 
 
@@ -76,6 +77,15 @@ def why_no_tables(model: ToyTransformer) -> str | None:
     return next((what for what, found in obstacles.items() if found), None)
 
 
+class TableProbe(Probe):
+    """A probe of what attention does with facts."""
+
+    def check(self, model: ToyTransformer, task: Task) -> None:
+        """Refuse a task without facts, and a model whose attention is no table over tokens."""
+        factual(self.config.kind, task)
+        require_tables(self.config.kind, model)
+
+
 def feed_forward(kind: str, model: ToyTransformer) -> FeedForward | None:
     """The feed-forward part, if there is one; one that does not read what attention gives is refused."""
     part = model.feed_forward(0)
@@ -86,14 +96,9 @@ def feed_forward(kind: str, model: ToyTransformer) -> FeedForward | None:
     return part
 
 
-def every_fact(task: FactualTask, draws: int) -> Batch:
-    """Every fact in so many sequences, fact by fact; the same noise whenever it is asked for."""
-    return task.every_fact(draws, generator(0, "noise of every fact", device=task.device))
-
-
 def fact_logits(model: ToyTransformer, task: FactualTask, draws: int) -> Float[Tensor, "fact draw answer"]:
     """The logits at the last position for every fact; for any model."""
-    batch = every_fact(task, draws)
+    batch = facts_among_noise(task, draws)
     parts = chunks(batch, chunk_size(model, batch.last))
     logits = torch.cat([fast_forward(model, part.tokens, 1)[:, -1] for part in parts])
     return rearrange(logits, "(fact draw) answer -> fact draw answer", draw=draws)
@@ -106,7 +111,7 @@ def fact_tables(model: ToyTransformer, task: FactualTask, draws: int) -> FactTab
     scores = einsum(E[asking], model.W_KQ(0), E, "query i, head i j, token j -> query head token")
     scores = scores / model.attention(0).scale
     values = E @ model.W_OV(0)
-    tokens = rearrange(every_fact(task, draws).tokens, "(fact draw) t -> draw fact t", draw=draws)
+    tokens = rearrange(facts_among_noise(task, draws).tokens, "(fact draw) t -> draw fact t", draw=draws)
     relation = task.pairs[:, 1] + task.relations.start
 
     heads, nothing = scores.shape[1], torch.zeros_like(scores[:1]).expand(len(relation), -1, -1)
@@ -128,6 +133,11 @@ def fact_tables(model: ToyTransformer, task: FactualTask, draws: int) -> FactTab
         torch.stack(relation_mass, 1),
         torch.stack(attended, 1),
     )
+
+
+def ideal_of_sums(model: ToyTransformer) -> float | None:
+    """How much of the facts subject and relation know as a sum: 1 with attention only; else pairs may be stored."""
+    return 1.0 if model.feed_forward(0) is None else None
 
 
 def subject_answers(task: FactualTask) -> Bool[Tensor, "S A"]:

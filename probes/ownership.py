@@ -15,18 +15,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.config import OwnershipConfig
-from probes.fact_tables import FactTables, fact_tables, factual, require_tables
-from tasks.factual.ideal import key_vector, tokens_that_ask
+from probes.fact_tables import FactTables, TableProbe, fact_tables, factual
+from tasks.factual.ideal import exact, key_vector, tokens_that_ask
 from tasks.factual.task import FactualTask
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
 
 OWNED = 0.5
 """The mass above which a head owns a token."""
 
 
-class Ownership(Probe):
+class Ownership(TableProbe):
     """`ownership/…`; chance is attention to all positions alike. Variants `/head3`: of one head.
 
     `subjects`, `relations`                  the fraction that some head owns; by head: how many it owns
@@ -35,15 +35,11 @@ class Ownership(Probe):
     `key_gap/subjects`, `key_gap/relations`  ℓ_h(z) − ln E Σ_noise e^ℓ_h(z'), of that head: z against all the noise
     `key_cosine`                             cos(k_h, k*_h), in the mean over heads that own tokens
 
-    What needs an end token is left out where the relation stands last.
+    Where the relation stands last, it is the token that heads rest on: nobody owns it, and what needs an end token is
+    left out.
     """
 
     config: OwnershipConfig
-
-    def check(self, model: ToyTransformer, task: Task) -> None:
-        """Refuse a task without facts, and a model whose attention is no table over tokens."""
-        factual(self.config.kind, task)
-        require_tables(self.config.kind, model)
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
@@ -63,8 +59,9 @@ class Ownership(Probe):
         gap = key_gap(tables, task) if places and task.end is not None else None
         for name, tokens in {"subject": task.subjects, "relation": task.relations}.items():
             these, mass = owns[:, tokens], tables.mass_given[:, tokens]
-            covered = float(these.any(0).float().mean())
-            add(f"{name}s", covered, these.sum(1).float(), Reference(1.0, 0.0))
+            if name == "subject" or task.end is not None:
+                covered = float(these.any(0).float().mean())
+                add(f"{name}s", covered, these.sum(1).float(), Reference(1.0, 0.0))
             add(f"{name}_mass", float(mass.max(0).values.mean()), None, Reference(1.0, 1 / T))
             if gap is not None:
                 of_best = gap[:, tokens].gather(0, mass.argmax(0, keepdim=True))
@@ -92,9 +89,9 @@ class Ownership(Probe):
 
 
 def owned(mass_given: Float[Tensor, "head token"], task: FactualTask) -> Bool[Tensor, "head token"]:
-    """Which subjects and relations each head owns."""
+    """Which subjects and relations each head owns; no relations where they stand last, as heads rest on them."""
     owns = mass_given > OWNED
-    owns[:, task.relations.stop :] = False
+    owns[:, (task.subjects if task.end is None else task.relations).stop :] = False
     return owns
 
 
@@ -107,7 +104,7 @@ def key_gap(tables: FactTables, task: FactualTask) -> Float[Tensor, "head token"
 
 def key_cosines(model: ToyTransformer, task: FactualTask, owns: Bool[Tensor, "head token"]) -> dict[int, float]:
     """cos(k_h, k*_h) of every head that owns tokens."""
-    E, W_KQ = (x.cpu().double() for x in (model.embed.W_E, model.W_KQ(0)))  # not every device has float64
+    E, W_KQ = exact(model.embed.W_E), exact(model.W_KQ(0))
     asking, cosines = tokens_that_ask(task), {}
     for head in owns.any(1).nonzero()[:, 0].tolist():
         ideal = key_vector(E, owns[head].nonzero()[:, 0].tolist(), asking, "least_squares")

@@ -12,19 +12,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.config import PairMemoryConfig
-from probes.fact_tables import FactTables, accuracy, fact_tables, factual, feed_forward, missed, require_tables
+from probes.fact_tables import FactTables, TableProbe, accuracy, fact_tables, factual, feed_forward, missed
+from tasks.factual.ideal_values import RIDGE
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.memory.constructions import ridge_regression
 from toytf.models.transformer import FeedForward, ToyTransformer
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
 
-RIDGE = 1e-3
-"""λ over the mean eigenvalue of ΦΦᵀ."""
 
-
-class PairMemory(Probe):
+class PairMemory(TableProbe):
     """`pair_memory/…` of a feed-forward part with hidden units; chance is a guess.
 
     `cosine`      ⟨V, V*⟩ / (|V| |V*|)
@@ -32,14 +30,15 @@ class PairMemory(Probe):
     `swap`        how often the answer becomes that of (s, r'), when in the stream after attention what r has added is
                   replaced by what r' adds in the mean; each draw takes another r' with another answer
     `swap/same`   the same with r' = r: how often the answer stays right
+
+    No relation is exchanged where it stands last: it asks as well, so another would change all attention.
     """
 
     config: PairMemoryConfig
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a task without facts, and a model without hidden units that read what attention gives."""
-        factual(self.config.kind, task)
-        require_tables(self.config.kind, model)
+        super().check(model, task)
         self._part(model)
 
     def _part(self, model: ToyTransformer) -> FeedForward:
@@ -76,7 +75,7 @@ class PairMemory(Probe):
         other, answers, counts = swaps(task, self.config.repeats)
         same = task.pairs[:, 1:].expand_as(other), task.targets[:, None].expand_as(other), torch.ones_like(counts)
         for name, (r, a, where) in {"swap": (other, answers, counts), "swap/same": same}.items():
-            if where.any():
+            if task.end is not None and where.any():
                 x = attended + exchanged(tables, task, r)
                 said = ((x if has_direct else 0) + part(x)) @ U
                 metrics[f"pair_memory/{name}"] = float((said.argmax(-1) == a)[where].float().mean())

@@ -10,29 +10,27 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.config import ValueMemoryConfig
-from probes.fact_tables import fact_tables, factual, missed, require_tables, subject_answers
+from probes.fact_tables import TableProbe, fact_tables, factual, ideal_of_sums, missed, subject_answers
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
 
 SHOWN = 64
 """How many answers the figure shows at most."""
 
 
-class ValueMemory(Probe):
-    """`value_memory/…`; the ideal is a model that stores all facts in its values. Chance is a random order of answers.
+class ValueMemory(TableProbe):
+    """`value_memory/…`; chance is a random order of answers.
 
     `subject_recall`     the fraction of the k answers that s has which are among the k highest of G_s
     `within_set`         how often G_s prefers the right answer among A_r
     `relation_recall`    the fraction of A_r that is among the |A_r| highest of G_r
+
+    Ideal are the sums of the Hebbian construction, 1 without a feed-forward part; with one there is none, as values need
+    not know facts. Optimised values decide together: each alone has .77 to .95, though they know all facts.
     """
 
     config: ValueMemoryConfig
-
-    def check(self, model: ToyTransformer, task: Task) -> None:
-        """Refuse a task without facts, and a model whose attention is no table over tokens."""
-        factual(self.config.kind, task)
-        require_tables(self.config.kind, model)
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
@@ -49,10 +47,11 @@ class ValueMemory(Probe):
             "value_memory/within_set": float((chosen.argmax(1) == task.targets).float().mean()),
             "value_memory/relation_recall": recall_at_size(by_relation, of_relation),
         }
+        ideal = ideal_of_sums(model)
         references = {
-            "value_memory/subject_recall": Reference(1.0, float(of_subject.float().mean())),
-            "value_memory/within_set": Reference(1.0, float((1 / in_set.sum(1).float()).mean())),
-            "value_memory/relation_recall": Reference(1.0, float(of_relation.float().mean())),
+            "value_memory/subject_recall": Reference(ideal, float(of_subject.float().mean())),
+            "value_memory/within_set": Reference(ideal, float((1 / in_set.sum(1).float()).mean())),
+            "value_memory/relation_recall": Reference(ideal, float(of_relation.float().mean())),
         }
         panels = {
             "subjects": (by_subject[:, :SHOWN].cpu().numpy(), task.table.subject_names),

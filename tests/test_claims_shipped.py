@@ -9,6 +9,7 @@ import pytest
 
 from tasks.bigram.noise_config import NoiseLearningConfig
 from tasks.bigram.three_steps_config import ThreeStepsConfig
+from tasks.factual.capacity_config import FactCapacityConfig
 from tasks.factual.dynamics_config import FactDynamicsConfig
 from toytf.catalogue import claim_files
 from toytf.claims import load_claim
@@ -31,6 +32,11 @@ TINY_TASKS = {
 TINY = {
     NoiseLearningConfig: {"repeats": 1},
     ThreeStepsConfig: {"evaluation_samples": 64},
+    # a table that is never learned has no metric: ten steps learn some more than 1 in 8, at every size
+    FactCapacityConfig: {
+        "goal": 0.15, "resolution": 0.9, "learning_rates": [5e-2], "steps": 10, "check_every": 5,
+        "batch_size": 64, "check_sequences": 64, "seq_len": 3,
+    },
     # a stage that does not come has no metric: with these sizes all come, in every run
     FactDynamicsConfig: {
         "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,

@@ -14,6 +14,9 @@ from toytf.errors import UserError, nearest
 
 T = TypeVar("T")
 
+LONG = 120
+"""Characters of a value that an error shows."""
+
 
 class Config(BaseModel):
     """A frozen config section that answers an unknown key with the nearest valid one."""
@@ -59,7 +62,11 @@ def digest(config: Config) -> str:
 
 
 def differences(left: Config, right: Config) -> list[str]:
-    """The dotted keys in which two configs differ, as `key left → right`."""
+    """The dotted keys in which two configs differ, as `key left → right`; a long value is cut."""
+
+    def short(value: Any) -> str:
+        text = str(value)
+        return text if len(text) <= LONG else f"{text[:LONG]}…"
 
     def flatten(value: Any, prefix: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -67,7 +74,7 @@ def differences(left: Config, right: Config) -> list[str]:
         return {k: v for key, inner in value.items() for k, v in flatten(inner, f"{prefix}.{key}".lstrip(".")).items()}
 
     a, b = (flatten(config.model_dump(mode="json", exclude={"logging"}), "") for config in (left, right))
-    return [f"{key} {a.get(key)} → {b.get(key)}" for key in sorted(a | b) if a.get(key) != b.get(key)]
+    return [f"{key} {short(a.get(key))} → {short(b.get(key))}" for key in sorted(a | b) if a.get(key) != b.get(key)]
 
 
 def _sentence(path: str, problems: list[ErrorDetails]) -> str:

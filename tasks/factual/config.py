@@ -1,17 +1,39 @@
 """What a factual recall task can be."""
 
-import hashlib
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from toytf.compose import locate
 from toytf.config import Config
+from toytf.errors import UserError
 from toytf.plugins import TaskConfig
 
 SIZES = {"n_subjects": 16, "n_relations": 16, "n_answers": 8}
 """The sizes of a drawn table, unless others are given."""
+
+
+def _read(facts: object) -> object:
+    """The facts of a file, so that a run has them whatever becomes of it."""
+    if not isinstance(facts, str):
+        return facts
+    from tasks.factual.table import read_facts
+
+    path = locate(Path(facts).expanduser(), Path())
+    if not path.is_file():
+        raise ValueError("no such file: give the path of a CSV file with the columns subject, relation, attribute")
+    try:
+        return read_facts(path)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+Facts = Annotated[
+    tuple[tuple[str, str, str], ...],
+    BeforeValidator(_read, json_schema_input_type=str | list[tuple[str, str, str]]),
+    Field(min_length=1),
+]
 
 
 class ConstructionConfig(Config):
@@ -48,11 +70,9 @@ class FactualConfig(TaskConfig):
     """Which random table."""
     pools: Literal["disjoint", "shared"] = "disjoint"
     """Every relation has answers of its own, or all have the same."""
-    facts: str | None = None
-    """The path of a CSV file with the columns subject, relation and attribute, instead of a drawn table; `configs/…`
-    may be a file that ships."""
-    facts_sha256: str | None = Field(default=None, validate_default=True)
-    """Filled in for a file, so that a run notices when the facts have changed."""
+    facts: Facts | None = None
+    """Facts instead of a drawn table: the path of a CSV file with the columns subject, relation and attribute
+    (`configs/…` may be a file that ships), or the facts themselves, which is what the config of a run has."""
     subjects: tuple[str, ...] = ()
     """Only these subjects of the file (default: all)."""
     relations: tuple[str, ...] = ()
@@ -63,32 +83,11 @@ class FactualConfig(TaskConfig):
     """Tokens per sequence, T."""
     last: Literal["eos", "relation"] = "eos"
     """What stands last, where the answer is asked for: an end token, or the relation itself."""
-    subject_exponent: NonNegativeFloat = 0.0
+    subject_exponent: float = Field(default=0.0, ge=0, le=20)
     """The k-th subject comes with probability ∝ k^−exponent; 0: all alike."""
-    relation_exponent: NonNegativeFloat = 0.0
+    relation_exponent: float = Field(default=0.0, ge=0, le=20)
     """The same for relations."""
     construction: ConstructionConfig = ConstructionConfig()
-
-    @field_validator("facts")
-    @classmethod
-    def _file_exists(cls, facts: str | None) -> str | None:
-        if facts is None:
-            return None
-        path = locate(Path(facts).expanduser(), Path()).resolve()
-        if not path.is_file():
-            raise ValueError("no such file: give the path of a CSV file with the columns subject, relation, attribute")
-        return str(path)
-
-    @field_validator("facts_sha256")
-    @classmethod
-    def _facts_are_the_same(cls, expected: str | None, info: Any) -> str | None:
-        facts = info.data.get("facts")
-        if facts is None:
-            return None
-        found = hashlib.sha256(Path(facts).read_bytes()).hexdigest()
-        if expected not in (None, found):
-            raise ValueError(f"the facts in {facts} have changed since")
-        return found
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "FactualConfig":
@@ -102,6 +101,13 @@ class FactualConfig(TaskConfig):
         for name, default in {**drawn, "pools": "disjoint"}.items() if self.facts is not None else ():
             if getattr(self, name) != default:
                 raise ValueError(f"{name} has no effect with facts: the file says what there is")
+        answers: dict[tuple[str, str], str] = {}
+        for subject, relation, attribute in self.facts or ():
+            before = answers.setdefault((subject, relation), attribute)
+            if before != attribute:
+                raise ValueError(
+                    f'facts: "{subject}, {relation}" has two answers, "{before}" and "{attribute}": a fact has one'
+                )
         for name in ("subjects", "relations"):
             chosen = getattr(self, name)
             if chosen and self.facts is None:

@@ -18,7 +18,7 @@ from tasks.factual.dynamics_model import (
     Facts,
     Weights,
     constant_weights,
-    every_fact,
+    fact_counts,
     negative_gradients,
     predict,
     sample,
@@ -60,7 +60,7 @@ def trajectory(
     draws = max(1, EVALUATED // len(table.pairs))
     pairs = torch.as_tensor(table.pairs, device=device).repeat(draws, 1)
     noise = config.n_noise, config.seq_len
-    all_facts = every_fact(table, *noise)
+    all_facts = fact_counts(table, *noise)
 
     def batch(step: int) -> Facts:
         if flow:

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from toytf.experiments.config import SeededConfig
 
-Scale = Annotated[float, Field(gt=0, lt=1)]
+Scale = Annotated[float, Field(gt=1e-30, lt=1)]
 
 
 class FactDynamicsConfig(SeededConfig):
@@ -68,8 +68,9 @@ class FactDynamicsConfig(SeededConfig):
                 "seeds: nothing is random in a flow on a structured table: list a single one, or use table: random or "
                 "method: sgd"
             )
-        if len(set(self.alphas)) < len(self.alphas):
-            raise ValueError(f"alphas: {max(self.alphas, key=self.alphas.count):g} is listed twice")
+        labels = [f"{alpha:g}" for alpha in self.alphas]  # as metrics are called
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"alphas: {max(labels, key=labels.count)} is listed twice")
         if self.initial_attention(max(self.alphas)) >= 2:
             raise ValueError(
                 f"alphas: {max(self.alphas):g} is too large for initial: theory, w = α √(|A| + 1) must be < 2"

@@ -53,8 +53,10 @@ class Laws:
         draws = len(facts.answers) // len(s)
 
         def rows(array: np.ndarray) -> Tensor:
-            values = torch.as_tensor(array).repeat(draws, 1).to(facts.counts.device)
-            return values if values.dtype == torch.bool else values.to(facts.counts.dtype)
+            values = torch.as_tensor(array).repeat(draws, 1)
+            if values.dtype != torch.bool:
+                values = values.to(facts.counts.dtype)  # before it is moved: not every device has float64
+            return values.to(facts.counts.device)
 
         return cls(
             rows(table.sets[r]),
@@ -117,9 +119,10 @@ def stages(config: FactDynamicsConfig, alpha: float, table: FactTable, curve: Cu
     row |= _plateau(config, table, curve)
     if "plateau/loss" in row and "stage/within_set" in row:
         row["plateau/length"] = row["stage/within_set"] - row["stage/relation"]
-    row["theory/plateau/length"] = theory.plateau_length(
-        rates["relation"], rates["subject"], config.initial_attention(alpha), config.lr
-    )
+    if rates["relation"] > rates["subject"]:
+        row["theory/plateau/length"] = theory.plateau_length(
+            rates["relation"], rates["subject"], config.initial_attention(alpha), config.lr
+        )
     late = (curve["step"] >= config.steps / 2) & (loss > 0)
     learned = max(row.get(f"stage/{part}", np.inf) for part in ("relation", "within_set"))
     if late.sum() > 1 and learned < config.steps / 2:
@@ -153,9 +156,14 @@ def rates_of(config: FactDynamicsConfig, table: FactTable) -> dict[str, float]:
 
 
 def _plateau(config: FactDynamicsConfig, table: FactTable, curve: Curve) -> dict[str, float]:
-    """The longest time in which the model answers like p(a|r), if it is long enough; numbers are of its middle."""
+    """The longest time in which the model answers like p(a|r), if it is long enough; numbers are of its middle.
+
+    By theory the loss is H(a|r), and the accuracy that of the likeliest answer, Σ_r p(r) max_a p(a|r).
+    """
     level = table.conditional_entropy()
     row = {"theory/plateau/loss": level}
+    if "eval/fact_accuracy" in curve:
+        row["theory/plateau/accuracy"] = float(table.answers_given_relation().max(1).mean())
     loss, step = curve["eval/fact_loss"], curve["step"]
     on = (abs(loss - level) < CLOSE) & (curve["eval/relation_loss"] < CLOSE) & (curve["tv/relation"] < CLOSE)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], on, [False]])))
@@ -169,5 +177,4 @@ def _plateau(config: FactDynamicsConfig, table: FactTable, curve: Curve) -> dict
             row["ideal/plateau/tv"] = 0.0
             if "eval/fact_accuracy" in curve:
                 row["plateau/accuracy"] = float(curve["eval/fact_accuracy"][middle])
-                row["chance/plateau/accuracy"] = 1 / config.n_answers
     return row

@@ -46,7 +46,7 @@ def constant_weights(like: Facts, n_answers: int, *, attention: float, value: fl
     return Weights(like.counts.new_full((n_tokens,), attention), like.counts.new_full((n_tokens, n_answers), value))
 
 
-def every_fact(table: FactTable, n_noise: int, seq_len: int) -> Facts:
+def fact_counts(table: FactTable, n_noise: int, seq_len: int) -> Facts:
     """Each pair (s, r) once, subject by subject, in float64; noise tokens at their mean counts (T−3)/n_noise."""
     S, R = table.n_subjects, table.n_relations
     s, r = torch.arange(S).repeat_interleave(R), torch.arange(R).repeat(S)

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.factual.ideal_values import answers_of_tokens, hidden_pairs
+from tasks.factual.ideal_values import RIDGE, answers_of_tokens, hidden_pairs
 from toytf.errors import UserError, nearest
 from toytf.memory import Association, pseudo_inverse
 from toytf.memory.constructions import ridge_regression
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 BETA = {"W_KQ1": 60.0, "FF1": 10.0}
 """Strengths, unless others are given: the score of a token that a head fires on, and the gain c."""
-
-RIDGE = 1e-3
-"""The price on the size of least-squares keys, relative to |φ|²."""
 
 
 @torch.no_grad()
@@ -46,16 +43,16 @@ def write_ideal(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, f
     _check(task, model, beta)
     strength = {name: float(beta.get(name, default)) for name, default in BETA.items()}
     attn, mlp, rules = model.attention(0), model.feed_forward(0), task.config.construction
-    groups = head_groups(task, model.config.d_model if attn.W_V is None else model.config.d_head, attn.n_heads)
-    phi, u = _exact(model.embed.W_E), _exact(model.unembed.W_U).T
+    groups = head_groups(task, group_size(task, model), attn.n_heads)
+    phi, u = exact(model.embed.W_E), exact(model.unembed.W_U).T
     if mlp is None:
         g = answers_of_tokens(task.table, u, rules.values, rules.steps)
     else:
         g = phi[: task.noise.start]
-        W_in, W_out = hidden_pairs(task.table, phi, u, _exact(mlp.W_in), rules.pairs)
+        W_in, W_out = hidden_pairs(task.table, phi, u, exact(mlp.W_in), rules.pairs)
         hidden = {"W_in": W_in, "b_in": W_in.new_zeros(W_in.shape[1]), "W_out": strength["FF1"] * W_out}
         for name, part in mlp.named_parameters():
-            part.copy_(hidden[name])
+            part.copy_(hidden[name].to(part))
     for part in attn.parameters():
         part.zero_()
     asking = tokens_that_ask(task)
@@ -64,6 +61,17 @@ def write_ideal(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, f
         rests = [z for z in asking if z not in group]
         _write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, rests, rules.keys))
         _write_ov(attn, head, value_matrix(phi[group + rests], g[group]), g[group])
+
+
+def group_size(task: "FactualTask", model: ToyTransformer) -> int:
+    """How many tokens a head can have: its rank, and at most d less the tokens that ask, or they have no dual vectors."""
+    d, n_asking = model.config.d_model, len(tokens_that_ask(task))
+    if d <= n_asking:
+        raise UserError(
+            f"model.init = ideal: {n_asking} tokens can stand last, where heads rest, and need a larger model.d_model: "
+            f"at least {n_asking + 1}, got {d}"
+        )
+    return min(d if model.attention(0).W_V is None else model.config.d_head, d - n_asking)
 
 
 def head_groups(task: "FactualTask", size: int, n_heads: int) -> list[list[int]]:
@@ -178,6 +186,6 @@ def _in_yaml(value: object) -> str:
     return str(value).lower()
 
 
-def _exact(X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def exact(X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """X in float64, on the CPU since not every device has it."""
     return X.detach().cpu().double()

@@ -15,7 +15,7 @@ from toytf.randomness import generator
 
 LEARNING_RATE = 0.05
 RIDGE = 1e-3
-"""The price on the size of W_out, relative to the mean square of the hidden units of a fact."""
+"""The price λ on the size of what least squares finds, relative to the mean |x|² of the vectors x that it reads."""
 
 
 def answers_of_tokens(

@@ -13,7 +13,7 @@ from torch import Tensor
 from toytf.memory import Association
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.randomness import generator
-from toytf.task import Memory
+from toytf.task import Batch, Memory
 
 if TYPE_CHECKING:
     from tasks.factual.task import FactualTask
@@ -28,7 +28,7 @@ def factual_memories(task: "FactualTask", model: ToyTransformer) -> dict[str, Me
         return {}
     table = task.table
     stored = Association(
-        mean_over_noise(task, model, "blocks.0.hook_resid_mid"),
+        _attended(task, model),
         model.unembed.W_U.detach().T,
         task.targets,
         weights=None,
@@ -38,12 +38,16 @@ def factual_memories(task: "FactualTask", model: ToyTransformer) -> dict[str, Me
     return {"FF1": Memory(stored, Slot("FF", 0))}
 
 
+def facts_among_noise(task: "FactualTask", draws: int) -> Batch:
+    """Every fact in so many sequences, fact by fact; the same noise whenever it is asked for."""
+    return task.every_fact(draws, generator(0, "noise of every fact", device=task.device))
+
+
 @torch.no_grad()
-def mean_over_noise(
-    task: "FactualTask", model: ToyTransformer, name: str, draws: int = DRAWS
-) -> Float[Tensor, "fact d"]:
-    """An activation at the last position for every fact, averaged over fresh noise of a stream of its own."""
-    batch = task.every_fact(draws, generator(0, "noise of every fact", device=task.device))
-    _, seen = model.observe(batch.tokens, name, last=1)
-    by_fact = rearrange(seen[name][:, -1], "(fact draw) d -> fact draw d", draw=draws)
-    return by_fact.mean(1)
+def _attended(task: "FactualTask", model: ToyTransformer) -> Float[Tensor, "fact d"]:
+    """The stream after attention for every fact, in the mean over noise."""
+    name, total = "blocks.0.hook_resid_mid", torch.zeros((), device=task.device)
+    by_draw = rearrange(facts_among_noise(task, DRAWS).tokens, "(fact draw) t -> draw fact t", draw=DRAWS)
+    for tokens in by_draw:
+        total = total + model.observe(tokens, name, last=1)[1][name][:, -1]
+    return total / DRAWS

@@ -18,6 +18,9 @@ UNKNOWN = -1
 
 Law = Float[np.ndarray, "_"]
 
+Fact = tuple[str, str, str]
+"""Subject, relation, attribute."""
+
 
 @dataclass(frozen=True, eq=False)
 class FactTable:
@@ -107,20 +110,32 @@ class FactTable:
     def restricted(self, subjects: Sequence[str] = (), relations: Sequence[str] = ()) -> "FactTable":
         """The facts about some subjects and relations only, in the given order; the answers they do not use go."""
         rows, columns = (
-            [*range(len(names))] if not chosen else [_number(name, names, what) for name in chosen]
+            [_number(name, names, what) for name in chosen or names]
             for what, names, chosen in (
                 ("subject", self.subject_names, subjects),
                 ("relation", self.relation_names, relations),
             )
         )
         answers = self.answers[np.ix_(rows, columns)]
-        facts = [
-            (self.subject_names[rows[s]], self.relation_names[columns[r]], self.answer_names[answers[s, r]])
-            for s, r in np.argwhere(answers != UNKNOWN)
-        ]
-        if not facts:
-            raise UserError("task.subjects, task.relations: the file says nothing about these together")
-        return table_of(facts)
+        known = answers != UNKNOWN
+        for what, names, numbers, has_facts in (
+            ("subject", self.subject_names, rows, known.any(1)),
+            ("relation", self.relation_names, columns, known.any(0)),
+        ):
+            if not has_facts.all():
+                alone = names[numbers[int(has_facts.argmin())]]
+                raise UserError(f'task.{what}s: "{alone}" has no fact among those that are chosen')
+        used = np.unique(answers[known])
+        renumbered = np.where(known, np.searchsorted(used, answers), UNKNOWN)
+        sets = np.zeros((len(columns), len(used)), dtype=bool)
+        sets[np.argwhere(known)[:, 1], renumbered[known]] = True
+        return FactTable(
+            renumbered,
+            sets,
+            tuple(self.subject_names[s] for s in rows),
+            tuple(self.relation_names[r] for r in columns),
+            tuple(self.answer_names[a] for a in used),
+        )
 
 
 def random_table(n_subjects: int, n_relations: int, n_answers: int, seed: int, *, shared: bool = False) -> FactTable:
@@ -135,20 +150,21 @@ def structured_table(n_subjects: int, n_relations: int, n_answers: int, *, share
     return _numbered(np.tile(within[:, None], n_relations), n_answers, shared=shared)
 
 
-def read_table(path: Path) -> FactTable:
-    """The facts of a CSV file with the columns subject, relation and attribute, in the order in which names come."""
+def read_facts(path: Path) -> tuple[Fact, ...]:
+    """The facts of a CSV file with the columns subject, relation and attribute, in the order of its lines."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(csv.reader(file))
+            reader = csv.reader(file)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as a CSV file in UTF-8: {error}") from None
-    rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(lines, 1) if any(map(str.strip, row))]
     if not rows:
         raise UserError(f"{path}: the file is empty; it should begin with the line {','.join(COLUMNS)}")
     (_, header), *rows = rows
     for name in COLUMNS:
-        if name not in header:
-            raise UserError(f'{path}: the first line lacks the column "{name}"; it should be {",".join(COLUMNS)}')
+        if header.count(name) != 1:
+            fault = "lacks" if name not in header else "repeats"
+            raise UserError(f'{path}: the first line {fault} the column "{name}"; it should be {",".join(COLUMNS)}')
     for name in header:
         if name not in COLUMNS:
             raise UserError(f'{path}: column "{name}" is not known: {nearest(name, COLUMNS)}')
@@ -165,17 +181,20 @@ def read_table(path: Path) -> FactTable:
                 f'{path}: "{subject}, {relation}" has two answers, "{before}" in line {line} and "{attribute}" in line '
                 f"{number}: a fact has one"
             )
-    return table_of([(*pair, attribute) for pair, (attribute, _) in seen.items()])
+    return tuple((subject, relation, attribute) for (subject, relation), (attribute, _) in seen.items())
 
 
-def table_of(facts: Sequence[tuple[str, str, str]]) -> FactTable:
+def table_of(facts: Sequence[Fact]) -> FactTable:
     """A table of named facts; A_r has the attributes that occur with r."""
-    subjects, relations, attributes = (tuple(dict.fromkeys(column)) for column in zip(*facts, strict=True))
+    subjects, relations, attributes = (
+        {name: i for i, name in enumerate(dict.fromkeys(column))} for column in zip(*facts, strict=True)
+    )
     answers = np.full((len(subjects), len(relations)), UNKNOWN)
+    sets = np.zeros((len(relations), len(attributes)), dtype=bool)
     for subject, relation, attribute in facts:
-        answers[subjects.index(subject), relations.index(relation)] = attributes.index(attribute)
-    sets = (answers.T[:, :, None] == np.arange(len(attributes))).any(1)
-    return FactTable(answers, sets, subjects, relations, attributes)
+        answers[subjects[subject], relations[relation]] = attributes[attribute]
+        sets[relations[relation], attributes[attribute]] = True
+    return FactTable(answers, sets, tuple(subjects), tuple(relations), tuple(attributes))
 
 
 def _numbered(within: Int[np.ndarray, "S R"], n_answers: int, *, shared: bool) -> FactTable:

@@ -20,7 +20,6 @@ With `last: relation` there is no end token, and the relation stands at the last
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from tasks.alias import AliasTable
 from tasks.factual.config import FactualConfig
 from tasks.factual.ideal import write_ideal
 from tasks.factual.memories import factual_memories
-from tasks.factual.table import FactTable, Law, random_table, read_table, structured_table
+from tasks.factual.table import FactTable, Law, random_table, structured_table, table_of
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Answers, Batch, Memory, Reference, Task
 
@@ -64,14 +63,10 @@ class FactualTask(Task):
         self.pairs = torch.tensor(table.pairs, device=device)
         """Subject and relation of every fact, [fact 2]."""
         self._fact = AliasTable.build(self._pair_law[None], device)
-        self._targets = torch.tensor(table.answers[table.known], device=device)
+        self.targets: Int[Tensor, "fact"] = torch.tensor(table.answers[table.known], device=device)
+        """The answer of every fact, in the order of `pairs`."""
         self.sets: Bool[Tensor, "R A"] = torch.tensor(table.sets, device=device)
         """Which answers belong to each relation."""
-
-    @property
-    def targets(self) -> Int[Tensor, "fact"]:
-        """The answer of every fact, in the order of `pairs`."""
-        return self._targets
 
     @cached_property
     def _pair_law(self) -> Law:
@@ -108,7 +103,7 @@ class FactualTask(Task):
             tokens[:, -1] = self.end
         everywhere = torch.ones(n, 1, dtype=torch.bool, device=self.device)
         latents = {"fact": facts, "subject": subject, "relation": relation}
-        return Batch(tokens, self._targets[facts, None], dict.fromkeys(self.config.roles, everywhere), latents)
+        return Batch(tokens, self.targets[facts, None], dict.fromkeys(self.config.roles, everywhere), latents)
 
     def answers(self, role: str, batch: Batch) -> Answers | None:
         """The set of the relation: as right answers in `relation`, as candidates in `within_set`."""
@@ -163,7 +158,7 @@ class FactualTask(Task):
 def load_facts(config: FactualConfig) -> FactTable:
     """The table of a file, or one drawn by the config."""
     if config.facts is not None:
-        return read_table(Path(config.facts)).restricted(config.subjects, config.relations)
+        return table_of(config.facts).restricted(config.subjects, config.relations)
     S, R, D = (config.size(name) for name in ("n_subjects", "n_relations", "n_answers"))
     shared = config.pools == "shared"
     if config.table == "structured":

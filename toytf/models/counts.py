@@ -11,8 +11,8 @@ one product with the counts,
 
     Σ_z A_h(z) v_h(z) = c·(w_h v_h) / c·w_h,   w_h(z) = exp(ℓ_h(z) − max ℓ_h),
 
-which underflows where all tokens of a sequence score far below others. To see that this is not so, values must be read:
-that costs nothing on a CPU, but is a wait on other devices, which always take the softmax.
+which is inexact, and underflows at last, where all tokens of a sequence score far below others. To see that this is not
+so, values must be read: that costs nothing on a CPU, but is a wait on other devices, which always take the softmax.
 """
 
 import torch
@@ -23,11 +23,17 @@ from torch.nn.functional import embedding, scaled_dot_product_attention
 
 from toytf.models.transformer import Block, ToyTransformer
 
-SAFE = 60.0
-"""How far scores may lie apart: then weights exp(ℓ − max ℓ) and their inverses are far from the ends of float32."""
+SAFE = 35.0
+"""How far scores may lie apart for the product with weights exp(ℓ − max ℓ) to be as exact as the softmax.
 
-WEIGHING = 16
-"""What weighing a token costs in a head besides its d_head multiplications, in such multiplications, as measured."""
+Beyond, the gradients of saturated heads, which are tiny, would be lost in the rounding of the product.
+"""
+
+WEIGHING = 4
+"""What weighing a token costs in a head besides its d_head multiplications, in such multiplications.
+
+Measured: about 1 for the product, 16 for the softmax.
+"""
 
 
 def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch 1 output"]:

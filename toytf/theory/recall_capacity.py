@@ -36,15 +36,25 @@ def attention_and_mlp_suffice(
 
 
 def attention_suffices(
-    n_subjects: int, n_relations: int, n_answers: int, *, d_model: int, n_heads: int, d_head: int
+    n_subjects: int,
+    n_relations: int,
+    n_answers: int,
+    *,
+    d_model: int,
+    n_heads: int,
+    d_head: int,
+    disjoint: bool = True,
 ) -> bool:
     """Do d ≥ R + D and H d_h ≥ S + R hold? Then the values of subjects and relations can hold all facts as a sum.
 
     The theorem asks for H d_h ≳ S; the values of the relations, by which answers are told apart, take R more.
+
+    disjoint: no answer belongs to two relations. Otherwise none of this follows: a shared answer may be the subject's
+    under the other relation, which a sum cannot tell.
     """
     _check(n_subjects, n_relations, d_model, n_heads, d_head)
     at_least(1, n_answers=n_answers)
-    return d_model >= n_relations + n_answers and n_heads * d_head >= n_subjects + n_relations
+    return disjoint and d_model >= n_relations + n_answers and n_heads * d_head >= n_subjects + n_relations
 
 
 def additive_dimension(n_subjects: int, n_relations: int, n_answers: int) -> float:

@@ -8,7 +8,7 @@ from tasks.factual.dynamics_model import (
     Facts,
     Weights,
     constant_weights,
-    every_fact,
+    fact_counts,
     negative_gradients,
     predict,
     sample,
@@ -47,15 +47,15 @@ def test_a_sequence_has_a_subject_a_relation_an_end_and_noise(table: FactTable) 
     assert bool((facts.answers == expected).all())
 
 
-def test_the_mean_of_many_sequences_is_that_of_every_fact(table: FactTable) -> None:
+def test_the_mean_of_many_sequences_is_that_of_fact_counts(table: FactTable) -> None:
     """5 standard errors; a count of noise has variance (T−3) (1/5)(4/5) = 0.96, others at most 1/4."""
     n = 40_000
-    difference = drawn(table, n).counts.double().mean(0) - every_fact(table, NOISE, T).counts.mean(0)
+    difference = drawn(table, n).counts.double().mean(0) - fact_counts(table, NOISE, T).counts.mean(0)
     assert float(difference.abs().max()) < 5 * np.sqrt(0.96 / n)
 
 
 def test_every_fact_stands_once_in_the_order_of_the_pairs(table: FactTable) -> None:
-    facts = every_fact(table, NOISE, T)
+    facts = fact_counts(table, NOISE, T)
     s, r = table.pairs.T
     assert facts.counts[:, :S].argmax(1).tolist() == s.tolist()
     assert facts.counts[:, S : S + R].argmax(1).tolist() == r.tolist()
@@ -65,7 +65,7 @@ def test_every_fact_stands_once_in_the_order_of_the_pairs(table: FactTable) -> N
 
 def test_gradients_are_those_of_autograd(table: FactTable, weights: Weights) -> None:
     batch = drawn(table, 50)
-    for facts in (Facts(batch.counts.double(), batch.answers), every_fact(table, NOISE, T)):
+    for facts in (Facts(batch.counts.double(), batch.answers), fact_counts(table, NOISE, T)):
         w, W = weights.w.clone().requires_grad_(), weights.W.clone().requires_grad_()
         loss = torch.nn.functional.nll_loss(predict(Weights(w, W), facts.counts), facts.answers)
         expected = torch.autograd.grad(loss, (w, W))
@@ -100,7 +100,7 @@ def test_it_is_a_toy_transformer_with_linear_attention(weights: Weights) -> None
 
 
 def test_a_small_step_conserves_w2_less_W2_to_first_order(table: FactTable, weights: Weights) -> None:
-    facts = every_fact(table, NOISE, T)
+    facts = fact_counts(table, NOISE, T)
     change = {
         lr: float((weights.stepped(lr, negative_gradients(weights, facts)).invariant - weights.invariant).abs().max())
         for lr in (1e-3, 1e-4)
@@ -110,7 +110,7 @@ def test_a_small_step_conserves_w2_less_W2_to_first_order(table: FactTable, weig
 
 
 def test_what_a_balanced_table_says_nothing_about_stays_as_it_was() -> None:
-    facts = every_fact(structured_table(8, 2, 4), NOISE, T)
+    facts = fact_counts(structured_table(8, 2, 4), NOISE, T)
     weights = constant_weights(facts, 8, attention=0.1, value=0.1)
     for _ in range(50):
         weights = weights.stepped(1.0, negative_gradients(weights, facts))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.factual.table import UNKNOWN, FactTable, random_table, read_table, structured_table, table_of
+from tasks.factual.table import UNKNOWN, FactTable, random_table, read_facts, structured_table, table_of
 from toytf.errors import UserError
 
 COUNTRIES = """subject,relation,attribute
@@ -25,6 +25,10 @@ def file(folder: Path, content: str) -> Path:
     path = folder / "facts.csv"
     path.write_text(content, encoding="utf-8")
     return path
+
+
+def read_table(path: Path) -> FactTable:
+    return table_of(read_facts(path))
 
 
 def by_hand(table: FactTable) -> dict[tuple[int, int], int]:
@@ -119,8 +123,8 @@ def test_a_pair_that_a_file_does_not_mention_is_unknown_and_has_no_mass(tmp_path
 def test_a_table_can_be_restricted_to_some_names(tmp_path: Path) -> None:
     table = read_table(file(tmp_path, COUNTRIES)).restricted(["Japan", "France"], ["capital"])
     assert table.subject_names == ("Japan", "France")
-    assert table.answer_names == ("Tokyo", "Paris")
-    assert table.answers.tolist() == [[0], [1]]
+    assert table.answer_names == ("Paris", "Tokyo")
+    assert table.answers.tolist() == [[1], [0]]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +135,8 @@ def test_a_table_can_be_restricted_to_some_names(tmp_path: Path) -> None:
         ("subject,relation,attribute\n", "there is no fact below the first line"),
         ("France,capital,Paris\n", 'the first line lacks the column "subject"'),
         ("subject,relation,attribute,source\na,b,c,d\n", 'column "source" is not known'),
+        ("subject,relation,attribute,subject\na,b,c,d\n", 'the first line repeats the column "subject"'),
+        ('subject,relation,attribute\n"a\nb",x,1\nc,y\n', "line 4: expected 3 names, got ['c', 'y']"),
         ("subject,relation,attribute\na,b\n", "line 2: expected 3 names, got ['a', 'b']"),
         ("subject,relation,attribute\na,b,\n", "line 2: expected 3 names, got ['a', 'b', '']"),
         (
@@ -170,7 +176,19 @@ def test_a_name_that_the_file_does_not_have_is_answered_with_the_nearest(
     assert says in str(error.value)
 
 
-def test_names_about_which_nothing_is_said_together_are_refused() -> None:
+def test_a_chosen_name_without_a_fact_is_refused() -> None:
     table = table_of([("a", "x", "1"), ("b", "y", "2")])
-    with pytest.raises(UserError, match="nothing about these together"):
-        table.restricted(["a"], ["y"])
+    with pytest.raises(UserError, match=r'task\.subjects: "b" has no fact among those that are chosen'):
+        table.restricted(relations=["x"])
+    with pytest.raises(UserError, match=r'task\.relations: "y" has no fact among those that are chosen'):
+        table.restricted(["a"], ["x", "y"])
+
+
+def test_restricting_keeps_the_order_that_is_given_whatever_the_gaps() -> None:
+    table = table_of([("A", "x", "1"), ("B", "z", "2"), ("A", "y", "3"), ("B", "x", "4")])
+    assert table.restricted().relation_names == ("x", "z", "y")
+    chosen = table.restricted(["B", "A"], ["z", "y", "x"])
+    assert (chosen.subject_names, chosen.relation_names) == (("B", "A"), ("z", "y", "x"))
+    names = [[None if a == UNKNOWN else chosen.answer_names[a] for a in row] for row in chosen.answers]
+    assert names == [["2", None, "4"], [None, "3", "1"]]
+    assert [[chosen.answer_names[a] for a in np.flatnonzero(row)] for row in chosen.sets] == [["2"], ["3"], ["1", "4"]]

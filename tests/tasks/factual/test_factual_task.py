@@ -15,6 +15,7 @@ from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
+from toytf.models.tables import fast_forward
 from toytf.plugins import load_config
 from toytf.randomness import generator
 from toytf.task import Batch
@@ -256,13 +257,25 @@ def test_an_unknown_pair_is_never_asked(tmp_path: Path) -> None:
     assert len(task.every_fact(1, generator(0, "x")).tokens) == 3
 
 
-def test_a_run_notices_that_the_facts_have_changed(tmp_path: Path) -> None:
+def test_a_run_has_its_facts_whatever_becomes_of_their_file(tmp_path: Path) -> None:
+    import toytf
+
     path = tmp_path / "facts.csv"
-    path.write_text("subject,relation,attribute\na,x,1\n")
-    config = FactualConfig(kind="factual", facts=str(path))
-    path.write_text("subject,relation,attribute\na,x,2\n")
-    with pytest.raises(ValueError, match="have changed since"):
-        FactualConfig.model_validate(config.model_dump())
+    path.write_text("subject,relation,attribute\na,x,1\nb,x,2\n")
+    changes = {"task.facts": str(path), "train.steps": 1, "probes": [], "threads": 1, "logging.wandb": "off"}
+    run = toytf.run(QUICK, changes, out=tmp_path / "run")
+    path.unlink()
+    assert toytf.Run.open(run.directory).task.output_names == ("1", "2")
+    path.write_text("subject,relation,attribute\na,x,1\nb,x,3\n")
+    with pytest.raises(UserError, match=r"holds a run of another config \(task\.facts"):
+        toytf.run(QUICK, changes, out=tmp_path / "run", resume=True)
+
+
+def test_facts_can_stand_in_the_config_itself() -> None:
+    task = make(facts=[["France", "capital", "Paris"], ["Italy", "capital", "Rome"]])
+    assert task.output_names == ("Paris", "Rome")
+    with pytest.raises(ValueError, match='"France, capital" has two answers, "Paris" and "Lyon"'):
+        make(facts=[["France", "capital", "Paris"], ["France", "capital", "Lyon"]])
 
 
 MISTAKES = {
@@ -273,6 +286,8 @@ MISTAKES = {
     "too_short_for_two": (["task.last=relation", "task.seq_len=1"], "a subject and a relation need at least 2"),
     "nothing_to_fill_with": (["task.n_noise=0"], "n_noise = 0 leaves nothing to fill seq_len = 32 with"),
     "no_such_file": (["task.facts=nowhere.csv"], "no such file"),
+    "steep_zipf": (["task.relation_exponent=400"], "task.relation_exponent = 400: "),
+    "unreadable_file": (["task.facts=/"], "no such file"),
     "names_without_a_file": (["task.subjects=[a]"], "subjects has an effect only with facts"),
     "seed_of_no_random_table": (["task.table=structured", "task.table_seed=1"], "table_seed has an effect only"),
 }
@@ -291,3 +306,20 @@ def test_sizes_beside_a_file_are_refused(tmp_path: Path) -> None:
     path.write_text("subject,relation,attribute\na,x,1\n")
     with pytest.raises(UserError, match="n_subjects has no effect with facts"):
         load_config(QUICK, {"task": {"kind": "factual", "n_subjects": 3, "facts": str(path)}})
+
+
+@pytest.mark.parametrize("beta", [20, 55])
+def test_gradients_of_saturated_heads_are_not_lost_in_rounding(beta: int) -> None:
+    """At β = 55 the gradient of W_K is 1e-12: what single precision makes of it must stay far below other gradients."""
+    config: Any = load_config(QUICK.with_name("ideal.yaml"), {"model.beta": {"W_KQ1": beta}})
+    task = FactualTask(config.task, CPU)
+    model, batch = build_model(config.model, task, 0), drawn(task, 256)
+    weights = [model.attention(0).W_K, model.attention(0).W_V]
+
+    def gradients(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(token_loss(logits, batch).mean(), weights)
+
+    by_counts = gradients(fast_forward(model, batch.tokens, 1))
+    exact = gradients(model.double()(batch.tokens, last=1))
+    largest = max(float(g.abs().max()) for g in exact)
+    assert float((by_counts[0] - exact[0]).abs().max()) < 1e-6 * largest

@@ -1,0 +1,129 @@
+"""The configs of the experiments on how many facts a model learns: `fact_capacity` and `fact_grid`."""
+
+import math
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from toytf.experiments.config import SeededConfig
+
+Mix: TypeAlias = tuple[PositiveFloat, NonNegativeFloat]
+"""α and β: what a model of dimension d has of attention and of hidden units, H d_head = α d and m = β d."""
+
+AtLeastTwo = Annotated[int, Field(ge=2)]
+
+N_ANSWERS = 8
+"""Answers of a relation, unless others are given."""
+
+
+def head_dimension(alpha: float, d_model: int, n_heads: int) -> int:
+    """d_head = ⌊α d / H⌋."""
+    return math.floor(alpha * d_model / n_heads + 1e-9)
+
+
+def hidden_units(beta: float, d_model: int) -> int:
+    """m = ⌊β d⌋."""
+    return math.floor(beta * d_model + 1e-9)
+
+
+class FactTrainingsConfig(SeededConfig):
+    """What the two experiments share: when a model counts as knowing a table, and how it is trained."""
+
+    goal: Annotated[float, Field(gt=0, le=1)] = 0.99
+    """A training ends, and its table is stored, at this accuracy: measured on fresh sequences and then on others."""
+    learning_rates: tuple[PositiveFloat, ...] = Field(default=(1e-2, 3e-3, 1e-3), min_length=1)
+    """Of AdamW; tried in this order, each from the same start, until one reaches the goal."""
+    steps: PositiveInt = 2**14
+    """Steps after which a training has failed. Nothing else ends it early, unless its loss is no longer finite."""
+    batch_size: PositiveInt = 1024
+    """Fresh sequences of each step."""
+    check_every: PositiveInt = 64
+    """Steps between two looks at the accuracy."""
+    check_sequences: PositiveInt = 4096
+    """Fresh sequences of each look."""
+    seq_len: Annotated[int, Field(ge=3)] = 32
+    """Tokens per sequence, T: a subject, a relation, noise and the end token."""
+
+    @model_validator(mode="after")
+    def _rates_differ(self) -> "FactTrainingsConfig":
+        _no_repeats("learning_rates", self.learning_rates)
+        return self
+
+
+class FactCapacityConfig(FactTrainingsConfig):
+    """How many facts models of each size learn, beside the line 0.15 facts per parameter."""
+
+    implementation: ClassVar[str] = "tasks.factual.capacity:run_fact_capacity"
+    figures: ClassVar[str] = "tasks.factual.capacity_figures:fact_capacity_figures"
+
+    experiment: Literal["fact_capacity"]
+    dimensions: tuple[PositiveInt, ...] = Field(min_length=1)
+    """The dimensions d of the model."""
+    mixes: tuple[Mix, ...] = Field(default=((1.0, 2.0),), min_length=1)
+    """Pairs [α, β], each tried at every d: heads of dimension ⌊α d / n_heads⌋ and ⌊β d⌋ hidden units; β = 0: none."""
+    n_heads: PositiveInt = 8
+    table: Literal["equal", "square", "distinct"] = "equal"
+    """How a table of S subjects grows. equal: R = S relations; square: R = ⌊√S⌋; distinct: R = S with D = S answers."""
+    n_answers: AtLeastTwo | None = None
+    """D: answers of each relation (default 8; with `table: distinct` they are S)."""
+    resolution: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Relative width in S at which a search stops; in facts it is twice as much."""
+
+    @model_validator(mode="after")
+    def _models_exist(self) -> "FactCapacityConfig":
+        _no_repeats("dimensions", self.dimensions)
+        _no_repeats("mixes", self.mixes)
+        if self.table == "distinct" and self.n_answers is not None:
+            raise ValueError(f"n_answers = {self.n_answers} has no effect with table: distinct: it is S there")
+        D = self.n_answers or N_ANSWERS
+        if self.table != "distinct" and self.goal <= 1 / D:
+            raise ValueError(f"goal = {self.goal:g} is no more than relations alone tell: it must exceed 1/{D}")
+        for d in self.dimensions:
+            for alpha, beta in self.mixes:
+                if head_dimension(alpha, d, self.n_heads) < 1:
+                    raise ValueError(
+                        f"mixes: α = {alpha:g} at d = {d} leaves no dimension to {self.n_heads} heads, as "
+                        f"⌊{alpha:g} · {d} / {self.n_heads}⌋ = 0: take d ≥ {math.ceil(self.n_heads / alpha)}, "
+                        "a larger α, or fewer n_heads"
+                    )
+                if beta and hidden_units(beta, d) < 1:
+                    raise ValueError(
+                        f"mixes: β = {beta:g} at d = {d} leaves no hidden unit: take d ≥ {math.ceil(1 / beta)}, "
+                        "a larger β, or 0 for no feed-forward part"
+                    )
+        return self
+
+
+class FactGridConfig(FactTrainingsConfig):
+    """The accuracy that models reach on one table of facts, by heads and hidden units."""
+
+    implementation: ClassVar[str] = "tasks.factual.capacity:run_fact_grid"
+    figures: ClassVar[str] = "tasks.factual.capacity_figures:fact_grid_figures"
+
+    experiment: Literal["fact_grid"]
+    n_subjects: AtLeastTwo = 16
+    """S."""
+    n_relations: AtLeastTwo = 16
+    """R."""
+    n_answers: AtLeastTwo = N_ANSWERS
+    """D: answers of each relation."""
+    d_model: PositiveInt = 16
+    d_head: PositiveInt = 4
+    heads: tuple[PositiveInt, ...] = Field(min_length=1)
+    """Numbers of heads, H."""
+    widths: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    """Numbers of hidden units, m; 0: no feed-forward part."""
+    learning_rates: tuple[PositiveFloat, ...] = Field(default=(1e-2,), min_length=1)
+    """Of AdamW; tried in this order, each from the same start, until one reaches the goal; the best accuracy counts."""
+
+    @model_validator(mode="after")
+    def _sizes_differ(self) -> "FactGridConfig":
+        _no_repeats("heads", self.heads)
+        _no_repeats("widths", self.widths)
+        return self
+
+
+def _no_repeats(field: str, values: tuple[object, ...]) -> None:
+    if len(set(values)) < len(values):
+        twice = max(values, key=values.count)
+        raise ValueError(f"{field}: {list(twice) if isinstance(twice, tuple) else twice} is listed twice")
