@@ -11,8 +11,9 @@ one product with the counts,
 
     Σ_z A_h(z) v_h(z) = c·(w_h v_h) / c·w_h,   w_h(z) = exp(ℓ_h(z) − max ℓ_h),
 
-which is inexact, and underflows at last, where all tokens of a sequence score far below others. To see that this is not
-so, values must be read: that costs nothing on a CPU, but is a wait on other devices, which always take the softmax.
+which underflows where all tokens of a sequence score far below others. To see that this is not so, values must be read:
+that costs nothing on a CPU, but is a wait on other devices, which always take the softmax. The product is in float64: a
+head that always attends to the same token has tiny gradients, which would be lost in the rounding of the sums.
 """
 
 import torch
@@ -23,11 +24,8 @@ from torch.nn.functional import embedding, scaled_dot_product_attention
 
 from toytf.models.transformer import Block, ToyTransformer
 
-SAFE = 35.0
-"""How far scores may lie apart for the product with weights exp(ℓ − max ℓ) to be as exact as the softmax.
-
-Beyond, the gradients of saturated heads, which are tiny, would be lost in the rounding of the product.
-"""
+SAFE = 600.0
+"""How far scores may lie apart: then weights exp(ℓ − max ℓ) and their inverses are far from the ends of float64."""
 
 WEIGHING = 4
 """What weighing a token costs in a head besides its d_head multiplications, in such multiplications.
@@ -42,7 +40,7 @@ def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) 
     k, v = _heads(E, attn.W_K, attn.n_heads) / attn.scale, _heads(E, attn.W_V, attn.n_heads)
     scores = None if attn.linear else _common_scores(_heads(E[ends[:1]], attn.W_Q, attn.n_heads), k, ends)
     if scores is not None:
-        z = _by_product(scores, v, _counts(tokens, len(E), E.dtype))
+        z = _by_product(scores.double(), v.double(), _counts(tokens, len(E), torch.float64)).to(E.dtype)
     else:
         q = _heads(embedding(ends, E), attn.W_Q, attn.n_heads)
         if attn.linear:
