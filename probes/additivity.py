@@ -96,7 +96,8 @@ class Additivity(Probe):
         split = two_way(by_pair(fact_logits(model, task, self.config.repeats).mean(1), task))
         if split is None:
             return ProbeResult({})
-        S, R, of_sums = len(task.subjects), len(task.relations), Reference(ideal_of_sums(model), 1 / len(task.output_names))
+        S, R = len(task.subjects), len(task.relations)
+        of_sums = Reference(ideal_of_sums(model), 1 / len(task.output_names))
         additive = split.additive.flatten(0, 1)
         metrics = {
             "additivity/subject": split.subject,

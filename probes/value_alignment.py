@@ -26,8 +26,8 @@ class ValueAlignment(TableProbe):
     """`value_alignment/…`, cosines ⟨X, X*⟩ / (|X| |X*|) of sets of vectors with the ideal ones; 0 for random values.
 
     `subjects`, `relations`    of G_z = Σ_h E[p_h(z) | z is there] OV_h(z), all heads together
-    `owned`                    of OV_h(z) for every head and the tokens it owns (see `ownership`; only subjects where the
-                               relation stands last); `/head3`: of one head
+    `owned`                    of OV_h(z) for every head and the tokens it owns (see `ownership`; where the relation
+                               stands last, only subjects are owned); `/head3`: of one head
 
     Copies and sums have 1. Optimised values, which know all facts as well, are not sums and have about .7.
     """

@@ -26,8 +26,8 @@ class ValueMemory(TableProbe):
     `within_set`         how often G_s prefers the right answer among A_r
     `relation_recall`    the fraction of A_r that is among the |A_r| highest of G_r
 
-    Ideal are the sums of the Hebbian construction, 1 without a feed-forward part; with one there is none, as values need
-    not know facts. Optimised values decide together: each alone has .77 to .95, though they know all facts.
+    Without a feed-forward part the ideal is the Hebbian construction, 1. Optimised values know all facts as well, but
+    decide together, and have .77 to .95. With a feed-forward part there is no ideal: values need not know anything.
     """
 
     config: ValueMemoryConfig

@@ -7,7 +7,10 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from toytf.experiments.config import SeededConfig
 
-Scale = Annotated[float, Field(gt=1e-30, lt=1)]
+Scale = Annotated[float, Field(gt=0, lt=1)]
+
+SMALLEST = 1e-30
+"""The smallest α: less is hardly a number in float32."""
 
 
 class FactDynamicsConfig(SeededConfig):
@@ -71,6 +74,8 @@ class FactDynamicsConfig(SeededConfig):
         labels = [f"{alpha:g}" for alpha in self.alphas]  # as metrics are called
         if len(set(labels)) < len(labels):
             raise ValueError(f"alphas: {max(labels, key=labels.count)} is listed twice")
+        if min(self.alphas) < SMALLEST:
+            raise ValueError(f"alphas: {min(self.alphas):g} is too small, choose at least {SMALLEST:g}")
         if self.initial_attention(max(self.alphas)) >= 2:
             raise ValueError(
                 f"alphas: {max(self.alphas):g} is too large for initial: theory, w = α √(|A| + 1) must be < 2"

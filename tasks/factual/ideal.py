@@ -64,7 +64,7 @@ def write_ideal(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, f
 
 
 def group_size(task: "FactualTask", model: ToyTransformer) -> int:
-    """How many tokens a head can have: its rank, and at most d less the tokens that ask, or they have no dual vectors."""
+    """How many tokens a head can have: its rank, and at most d less the tokens that ask, as duals must exist."""
     d, n_asking = model.config.d_model, len(tokens_that_ask(task))
     if d <= n_asking:
         raise UserError(

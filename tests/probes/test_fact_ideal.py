@@ -23,6 +23,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "attention": {"d_model": 64, "init": "ideal"},
     "mlp": {"d_model": 64, "init": "ideal", "feed_forward": RELU},
     "hebbian": {"d_model": 768, "init": "ideal"},
+    "attention_last": {"d_model": 64, "init": "ideal"},
+    "mlp_last": {"d_model": 64, "init": "ideal", "feed_forward": RELU},
     "untrained": {"d_model": 64},
     "untrained_mlp": {"d_model": 64, "feed_forward": RELU},
 }
@@ -30,15 +32,15 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @cache
 def setting(name: str) -> tuple[Task, ToyTransformer]:
+    """A task, where the relation stands last if the name says so, and a model of it."""
     construction = {"values": "hebbian"} if name == "hebbian" else {}
-    task = build_task(
-        FactualConfig.model_validate({"kind": "factual", "n_noise": 20, "construction": construction}),
-        torch.device("cpu"),
-    )
+    last = "relation" if name.endswith("_last") else "eos"
+    config = {"kind": "factual", "n_noise": 20, "last": last, "construction": construction}
+    task = build_task(FactualConfig.model_validate(config), torch.device("cpu"))
     vectors = {"embedding": "sphere", "unembedding": "sphere", "position": "none"}
     attention = {"n_heads": 8, "d_head": 4, "residual": False, "law": "normal_over_out"}
-    config = ModelConfig.model_validate({"n_layers": 1, "attention": attention, **vectors, **MODELS[name]})
-    return task, build_model(config, task, 0)
+    layer = ModelConfig.model_validate({"n_layers": 1, "attention": attention, **vectors, **MODELS[name]})
+    return task, build_model(layer, task, 0)
 
 
 def probed(kind: str, name: str) -> ProbeResult:
@@ -80,8 +82,39 @@ def test_in_a_construction_every_token_has_its_head(name: str) -> None:
     assert found["key_cosine"] == pytest.approx(1, abs=1e-6)
 
 
+def test_where_the_relation_stands_last_heads_rest_on_it_and_only_subjects_have_owners() -> None:
+    """A head of subjects that finds none of its own puts all attention on the relation, of which it says nothing."""
+    for name in ("attention_last", "mlp_last"):
+        assert values("facts", name)["accuracy"] == 1
+        found = values("ownership", name)
+        assert found["subjects"] == 1
+        assert [found[f"subjects/head{h}"] for h in range(8)] == [4] * 4 + [0] * 4
+        assert not any(metric.startswith("relations") for metric in found)
+        assert found["noise_mass"] < 1e-6
+    found = values("value_alignment", "mlp_last")
+    owners = {f"owned/head{h}" for h in range(4)}
+    assert found.keys() == {"subjects", "relations", "owned"} | owners
+    assert list(found.values()) == pytest.approx([1.0] * len(found), abs=1e-4)
+
+
+def test_a_relation_that_asks_is_not_exchanged() -> None:
+    found = values("pair_memory", "mlp_last")
+    assert found.keys() == {"cosine", "accuracy"}
+    assert found["accuracy"] == 1
+
+
+@pytest.mark.parametrize("kind", ["additivity", "value_memory"])
+def test_sums_need_to_know_all_facts_only_without_a_feed_forward_part(kind: str) -> None:
+    levels = ("accuracy", "recall", "within_set")
+    for name, ideal in {"attention": 1.0, "mlp": None}.items():
+        references = probed(kind, name).references
+        found = {metric: references[metric].ideal for metric in references if metric.endswith(levels)}
+        assert len(found) == (2 if kind == "additivity" else 3)
+        assert set(found.values()) == {ideal}
+
+
 def test_attention_alone_is_a_sum_of_subject_and_relation() -> None:
-    for name in ("attention", "hebbian"):
+    for name in ("attention", "attention_last", "hebbian"):
         found = values("additivity", name)
         assert found["interaction"] < 1e-6
         assert found["subject"] + found["relation"] == pytest.approx(1, abs=1e-6)
@@ -103,7 +136,7 @@ def test_hebbian_values_say_all_answers() -> None:
 
 
 def test_optimised_values_say_most_answers() -> None:
-    """Subject and relation decide together, so neither has to know all: .78 to .84, .91 to .96, .81 to .91 over seeds.
+    """Subject and relation decide together, so neither has to know all: .77 to .85, .88 to .96, .81 to .91 over seeds.
 
     One of 256 facts is .004, and a seed may lie outside of what some seeds showed.
     """
@@ -154,7 +187,7 @@ def test_values_are_aligned_with_the_construction_they_come_from() -> None:
         found = values("value_alignment", name)
         assert {metric for metric in found if "head" not in metric} == {"subjects", "relations", "owned"}
         assert list(found.values()) == pytest.approx([1.0] * len(found), abs=1e-4)
-    # Optimised tables are not the sums, but lie on their side.
+    # Optimised tables are not the sums, but lie on their side: .68 to .76 over seeds.
     assert 0.5 < values("value_alignment", "attention")["owned"] < 0.9
 
 

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
-from probes.additivity import two_way
+from probes.additivity import sums, two_way
 from probes.fact_ratios import bits_known
-from probes.fact_tables import by_pair, missed
+from probes.fact_tables import by_pair, fact_tables, missed
 from probes.pair_memory import swaps
 from probes.value_memory import recall_at_size
 from tasks.factual.config import FactualConfig
@@ -132,6 +132,29 @@ def test_random_logits_have_the_fractions_of_their_degrees_of_freedom() -> None:
     assert split.interaction == pytest.approx(21 / 31, abs=0.02)
 
 
+def test_the_sum_is_as_the_logits_are() -> None:
+    """Not in float64, which it is computed in: not every device has that."""
+    split = two_way(normal(3, 4, 5).float())
+    assert split is not None
+    assert split.additive.dtype == torch.float32
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("last", ["eos", "relation"])
+@torch.no_grad()
+def test_the_sum_of_values_is_what_even_attention_gives(last: str, residual: bool) -> None:
+    """Without noise all masses are 1/T, and only what the end token says is missing in the sum; e_q is not."""
+    task = small(last=last, n_noise=0, seq_len=3 if last == "eos" else 2)
+    attention = {"n_heads": 2, "d_head": 8, "residual": residual}
+    config = {"d_model": 16, "n_layers": 1, "position": "none", "attention": attention}
+    model = build_model(ModelConfig.model_validate(config), task, 0)
+    model.attention(0).W_K.zero_()
+    tables = fact_tables(model, task, 1)
+    G = tables.contributions
+    ends = G[task.end] if task.end is not None else torch.zeros(16)
+    torch.testing.assert_close((sums(G, model, task) + ends).flatten(0, 1), tables.attended[:, 0])
+
+
 def test_logits_that_do_not_vary_have_no_fractions() -> None:
     assert two_way(torch.ones(3, 3, 4)) is None
 
@@ -224,6 +247,13 @@ def test_a_feed_forward_part_without_residual_leaves_no_direct_path() -> None:
     found = probed("fact_storage", task, model).metrics
     assert "fact_storage/direct" not in found
     assert found["fact_storage/feed_forward"] == probed("facts", task, model).metrics["facts/accuracy"]
+
+
+@pytest.mark.parametrize(("pools", "holds"), [("disjoint", 1), ("shared", 0)])
+def test_attention_alone_suffices_only_if_no_answer_belongs_to_two_relations(pools: str, holds: int) -> None:
+    """H d_head = 16 ≥ 4 + 3 and d = 16 ≥ 3 + 2 in both."""
+    task = small(pools=pools)
+    assert probed("fact_ratios", task, layer(task)).metrics["theorem/attention_only"] == holds
 
 
 @pytest.mark.parametrize(

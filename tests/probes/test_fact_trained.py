@@ -23,7 +23,7 @@ def with_mlp(tmp_path_factory: pytest.TempPathFactory) -> "toytf.Run":
 
 @pytest.fixture(scope="module")
 def attention_only(tmp_path_factory: pytest.TempPathFactory) -> "toytf.Run":
-    changes: dict[str, Any] = {"model.feed_forward": {"kind": "none"}, "train.steps": 1500}
+    changes: dict[str, Any] = {"model.feed_forward": {"kind": "none"}, "train.steps": 1500, "probes": []}
     return toytf.run(QUICK, SHORT | changes, out=tmp_path_factory.mktemp("runs") / "attention")
 
 

@@ -53,6 +53,7 @@ def test_attention_alone_suffices_if_the_dimension_exceeds_relations_and_answers
     changed: dict[str, int], holds: bool
 ) -> None:
     assert attention_suffices(16, 16, 8, **{**SIZE, **changed}) is holds
+    assert not attention_suffices(16, 16, 8, **{**SIZE, **changed}, disjoint=False)
 
 
 def test_no_attention_alone_at_the_sizes_of_the_grid_over_heads_and_widths() -> None:

@@ -6,13 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import toytf
 from tasks.factual import dynamics
 from tasks.factual.dynamics_config import FactDynamicsConfig
+from tasks.factual.dynamics_measures import Laws
+from tasks.factual.dynamics_model import Facts
+from tasks.factual.table import structured_table
 from toytf import theory
 from toytf.errors import Interrupted, RunFailed
 from toytf.plugins import load_config
@@ -132,6 +138,7 @@ def test_the_order_of_stages_flips_with_the_sizes(S: int, R: int, relation: int,
     flipped = S < R
     assert row["closest/relation"] > 0.8 if flipped else row["closest/relation"] < 0.05
     assert row["closest/subject"] < 0.06 if flipped else row["closest/subject"] > 0.8
+    assert ("theory/plateau/length" in row) != flipped
     if S != R:  # there it depends on how long the run is
         assert ("plateau/loss" in row) != flipped
 
@@ -161,6 +168,7 @@ def test_a_random_table_has_three_stages_and_a_plateau_of_its_own() -> None:
         assert row["closest/marginal"] < 0.05
         assert row["theory/plateau/loss"] == row["floor/fact_loss/relation_only"] < math.log(8) - 0.1
         assert row["plateau/loss"] == pytest.approx(row["theory/plateau/loss"], abs=0.02)
+        assert "theory/plateau/accuracy" not in row  # a flow has no accuracy
         assert row["floor/fact_loss/marginal"] < math.log(32) - 0.1
         assert row["floor/fact_loss/subject_only"] == pytest.approx(math.log(4))
         assert row["eval/fact_loss"] < 0.02
@@ -181,8 +189,39 @@ def test_sampled_sequences_give_the_same_stages_and_one_right_answer_in_eight() 
     assert row["stage/relation"] == pytest.approx(676, abs=40)
     assert row["stage/subject"] == pytest.approx(1753, abs=50)
     assert row["plateau/loss"] == pytest.approx(math.log(8), abs=0.02)
+    assert row["theory/plateau/accuracy"] == 1 / 8
     assert row["plateau/accuracy"] == pytest.approx(1 / 8, abs=0.07)  # of 64 facts, four at most by chance
     assert row["eval/fact_accuracy"] == 1
+
+
+def test_on_the_plateau_of_a_random_table_the_likeliest_answer_of_a_relation_is_right() -> None:
+    """Σ_r p(r) max_a p(a|r): of 16 subjects, so many have the answer of which a relation has most."""
+    config: dict[str, Any] = {"table": "random", "method": "sgd", "batch_size": 512, "lr": 0.25, "steps": 8}
+    (row,) = last_rows(**config)
+    most = [max(np.bincount(answers)) for answers in dynamics.fact_table(configured(**config), 0).answers.T]
+    assert row["theory/plateau/accuracy"] == pytest.approx(np.mean(most) / 16)
+    assert row["theory/plateau/accuracy"] > 1 / 8
+
+
+class _NoFloat64(TorchDispatchMode):
+    """A device without float64, for which meta stands: nothing of that kind may come to be there."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for made in tree_leaves(found):
+            assert not (isinstance(made, torch.Tensor) and made.is_meta and made.dtype == torch.float64), func
+        return found
+
+
+def test_laws_come_to_a_device_without_float64() -> None:
+    table = structured_table(8, 2, 4)
+    facts = Facts(torch.zeros(32, 16, device="meta"), torch.zeros(32, dtype=torch.long, device="meta"))
+    with _NoFloat64():
+        laws = Laws.of(table, facts)
+    assert laws.relation_set.dtype == torch.bool
+    assert laws.given_relation.dtype == torch.float32
+    assert laws.given_relation.shape == (32, 8)
+    assert laws.given_relation.is_meta and laws.same_place.is_meta
 
 
 def test_a_training_that_ends_early_has_no_stages() -> None:
@@ -280,7 +319,9 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no_batch": (["method=sgd"], ["batch_size is missing", "method: sgd"]),
     "seeds_of_nothing": (["seeds=[0,1]"], ["seeds", "nothing is random", "table: random"]),
     "alphas_twice": (["alphas=[0.1,0.1]"], ["alphas: 0.1 is listed twice"]),
+    "alphas_of_one_name": (["alphas=[0.1,0.10000001]"], ["alphas: 0.1 is listed twice"]),
     "alpha_zero": (["alphas=[0]"], ["alphas.0 = 0", "greater than 0"]),
+    "alpha_too_small": (["alphas=[1e-31]"], ["alphas: 1e-31 is too small", "at least 1e-30"]),
     "alpha_too_large": (["alphas=[0.5]", "initial=theory"], ["alphas: 0.5", "initial: theory", "< 2"]),
     "unknown_table": (["table=randm"], ['table = "randm"', 'did you mean "random"?']),
     "one_answer": (["n_answers=1"], ["n_answers = 1", "greater than or equal to 2"]),
