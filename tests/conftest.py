@@ -4,6 +4,7 @@ Beside it what several share: the installed command, finished tiny runs, and the
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,6 +70,27 @@ def invoke(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         return Ended(int(ended.value.code or 0), *capfd.readouterr())
 
     return call
+
+
+Refused = Callable[[str, list[str], list[str]], None]
+
+
+@pytest.fixture
+def refused(invoke: Callable[..., Ended], tmp_path: Path) -> Refused:
+    """A config file and overrides that `toytf run` answers with 2, one line that says all of this, and no directory."""
+
+    def check(content: str, overrides: list[str], says: list[str]) -> None:
+        path = tmp_path / "mine.yaml"
+        path.write_text(content, encoding="utf-8")
+        ended = invoke("run", path, *overrides, "--out", tmp_path / "run")
+        assert (ended.code, ended.out) == (2, "")
+        assert re.fullmatch(rf"toytf: {re.escape(str(path))}: .+\n", ended.err), ended.err
+        assert all(part in ended.err for part in says), ended.err
+        for internal in ("constrained-int", "literal[", "tuple[", "Traceback"):  # of the libraries, not ours
+            assert internal not in ended.err
+        assert not (tmp_path / "run").exists()
+
+    return check
 
 
 @pytest.fixture(scope="session")

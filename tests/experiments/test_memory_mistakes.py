@@ -1,6 +1,5 @@
 """What users do wrong in a config of capacity or storage: one line, with the key and what is accepted."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Ended
+    from conftest import Ended, Refused
 
 CAPACITY = "experiment: capacity\nrules: [hebbian]\ndimensions: [4]\nlogging: {wandb: 'off'}\n"
 STORAGE = "experiment: storage\nrules: [hebbian]\ndimension: 4\nn: 6\nlogging: {wandb: 'off'}\n"
@@ -74,18 +73,9 @@ MISTAKES: dict[str, tuple[str, list[str], list[str]]] = {
 
 @pytest.mark.parametrize(("content", "overrides", "says"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_ends_with_2_and_one_line(
-    content: str, overrides: list[str], says: list[str], invoke: "Callable[..., Ended]", tmp_path: Path
+    content: str, overrides: list[str], says: list[str], refused: "Refused"
 ) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(content)
-    ended = invoke("run", path, *overrides, "--out", tmp_path / "run")
-    assert (ended.code, ended.out) == (2, "")
-    assert re.fullmatch(rf"toytf: {re.escape(str(path))}: .+\n", ended.err)
-    for part in says:
-        assert part in ended.err
-    for internal in ("constrained-int", "literal[", "tuple[", "Traceback"):  # of the libraries, not ours
-        assert internal not in ended.err
-    assert not (tmp_path / "run").exists()
+    refused(content, overrides, says)
 
 
 @pytest.mark.parametrize("name", ["unknown_rule", "dimension_zero", "criterion_above_one", "size_zero"])

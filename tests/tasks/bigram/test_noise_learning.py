@@ -1,7 +1,6 @@
 """The experiment noise_learning: feed-forward learns the noise from O(1) samples, attention from O(N)."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from toytf import theory
 from toytf.randomness import generator
 
 if TYPE_CHECKING:
-    from conftest import Ended
+    from conftest import Refused
 
 QUIET: dict[str, Any] = {"experiment": "noise_learning", "device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
 TINY: dict[str, Any] = {"n_tokens": [4, 8], "seq_len": 6, "samples": [16, 2], "repeats": 2, "seeds": [0, 1], **QUIET}
@@ -286,12 +285,5 @@ def test_the_figures_show_both_parts_and_the_spread(learned: toytf.Run) -> None:
         ("sample=[4]", ['"sample"', 'did you mean "samples"?']),
     ],
 )
-def test_a_mistake_is_answered_with_one_line(
-    override: str, says: list[str], invoke: "Callable[..., Ended]", tmp_path: Path
-) -> None:
-    config = tmp_path / "mine.yaml"
-    config.write_text("experiment: noise_learning\n")
-    ended = invoke("run", config, override, "--out", tmp_path / "run")
-    assert (ended.code, ended.out) == (2, "")
-    assert len(ended.err.strip().splitlines()) == 1
-    assert all(text in ended.err for text in says), ended.err
+def test_a_mistake_is_answered_with_one_line(override: str, says: list[str], refused: "Refused") -> None:
+    refused("experiment: noise_learning\n", [override], says)

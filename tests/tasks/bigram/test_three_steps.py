@@ -1,7 +1,6 @@
 """The three-gradient-step theorem: every signal beside its law, and the experiment itself."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from toytf.errors import Interrupted, RunFailed
 from toytf.plugins import load_config
 
 if TYPE_CHECKING:
-    from conftest import Ended
+    from conftest import Refused
 
 TINY: dict[str, Any] = {"n_tokens": 6, "seq_len": 6, "samples": [256], "evaluation_samples": 64}
 QUIET: dict[str, Any] = {"device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
@@ -312,14 +311,5 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("overrides", "says"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_ends_with_2_and_one_line(
-    overrides: list[str], says: list[str], invoke: "Callable[..., Ended]", tmp_path: Path
-) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("experiment: three_steps\nlogging: {wandb: 'off'}\n")
-    ended = invoke("run", path, *overrides, "--out", tmp_path / "run")
-    assert (ended.code, ended.out) == (2, "")
-    assert re.fullmatch(rf"toytf: {re.escape(str(path))}: .+\n", ended.err)
-    for part in says:
-        assert part in ended.err
-    assert not (tmp_path / "run").exists()
+def test_a_mistake_ends_with_2_and_one_line(overrides: list[str], says: list[str], refused: "Refused") -> None:
+    refused("experiment: three_steps\nlogging: {wandb: 'off'}\n", overrides, says)

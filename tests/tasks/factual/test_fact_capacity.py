@@ -1,7 +1,6 @@
 """The experiments fact_capacity and fact_grid: the largest table a model learns, and which models learn a table."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from toytf.errors import Interrupted
 from toytf.models.config import ModelConfig
 
 if TYPE_CHECKING:
-    from conftest import Ended
+    from conftest import Refused
 
 FACTUAL_MODEL = Path(__file__).parents[3] / "configs" / "models" / "factual.yaml"
 
@@ -354,20 +353,12 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("experiment", "override", "says"), MISTAKES, ids=[mistake[1] for mistake in MISTAKES])
 def test_a_mistake_is_answered_with_one_line(
-    experiment: str, override: str, says: list[str], invoke: "Callable[..., Ended]", tmp_path: Path
+    experiment: str, override: str, says: list[str], refused: "Refused"
 ) -> None:
-    config = tmp_path / "mine.yaml"
     sizes = "dimensions: [16]" if experiment == "fact_capacity" else "heads: [2]\nwidths: [4]"
-    config.write_text(f"experiment: {experiment}\n{sizes}\n")
-    ended = invoke("run", config, override, "--out", tmp_path / "run")
-    assert (ended.code, ended.out) == (2, "")
-    assert len(ended.err.strip().splitlines()) == 1
-    assert all(text in ended.err for text in says), ended.err
+    refused(f"experiment: {experiment}\n{sizes}\n", [override], says)
 
 
-def test_distinct_answers_leave_no_number_of_answers_to_choose(invoke: "Callable[..., Ended]", tmp_path: Path) -> None:
-    config = tmp_path / "mine.yaml"
-    config.write_text("experiment: fact_capacity\ndimensions: [16]\ntable: distinct\nn_answers: 4\n")
-    ended = invoke("run", config, "--out", tmp_path / "run")
-    assert ended.code == 2
-    assert "n_answers = 4 has no effect with table: distinct" in ended.err
+def test_distinct_answers_leave_no_number_of_answers_to_choose(refused: "Refused") -> None:
+    content = "experiment: fact_capacity\ndimensions: [16]\ntable: distinct\nn_answers: 4\n"
+    refused(content, [], ["n_answers = 4 has no effect with table: distinct"])

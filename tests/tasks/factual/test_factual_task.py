@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,6 +21,9 @@ from toytf.randomness import generator
 from toytf.task import Batch
 from toytf.training.build import build_model
 from toytf.training.evaluate import role_metrics, token_accuracy, token_loss
+
+if TYPE_CHECKING:
+    from conftest import Refused
 
 CPU = torch.device("cpu")
 QUICK = Path(__file__).parents[3] / "configs" / "factual" / "quick.yaml"
@@ -294,11 +297,25 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("overrides", "says"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_in_the_task_is_answered_with_one_sentence(overrides: list[str], says: str) -> None:
-    with pytest.raises(UserError) as error:
-        load_config(QUICK, overrides)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_mistake_in_the_task_is_answered_with_one_line(overrides: list[str], says: str, refused: "Refused") -> None:
+    refused(f"base: {QUICK}\n", overrides, [says])
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ("subject,relation,attribute\na,x,1\na,x,2\n", '"a, x" has two answers, "1" in line 2 and "2" in line 3'),
+        ("", "the file is empty"),
+        ("subject,relation,atribute\na,x,1\n", 'the first line lacks the column "attribute"'),
+    ],
+    ids=["two_answers", "empty", "unknown_column"],
+)
+def test_a_file_that_is_no_fact_table_is_answered_with_one_line(
+    facts: str, says: str, refused: "Refused", tmp_path: Path
+) -> None:
+    path = tmp_path / "facts.csv"
+    path.write_text(facts)
+    refused(f"base: {QUICK}\n", [f"task.facts={path}"], [str(path), says])
 
 
 def test_sizes_beside_a_file_are_refused(tmp_path: Path) -> None:
