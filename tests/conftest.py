@@ -93,6 +93,26 @@ def refused(invoke: Callable[..., Ended], tmp_path: Path) -> Refused:
     return check
 
 
+EndsTheSame = Callable[["toytf.Run", int], None]
+
+
+@pytest.fixture
+def ends_the_same(tmp_path: Path) -> EndsTheSame:
+    """A finished run of jobs, killed in the middle of the row after so many and resumed, has the same rows again."""
+
+    def check(whole: "toytf.Run", rows: int) -> None:
+        lines = whole.metrics_file.read_bytes().splitlines(keepends=True)
+        out = tmp_path / f"killed_after_{rows}"
+        out.mkdir()
+        (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
+        (out / "metrics.jsonl").write_bytes(b"".join(lines[:rows]) + lines[rows][:50])
+        again = toytf.run(whole.config_file, out=out, resume=True)
+        assert sorted(again.metrics_file.read_bytes().splitlines(keepends=True)) == sorted(lines)
+        assert again.summary_file.read_bytes() == whole.summary_file.read_bytes()
+
+    return check
+
+
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The quickstart at a size that trains in a blink, in a file tiny.yaml."""

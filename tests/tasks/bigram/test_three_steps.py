@@ -3,12 +3,10 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import yaml
 
 import toytf
 from tasks.bigram import three_steps
@@ -20,7 +18,7 @@ from toytf.errors import Interrupted, RunFailed
 from toytf.plugins import load_config
 
 if TYPE_CHECKING:
-    from conftest import Refused
+    from conftest import EndsTheSame, Refused
 
 TINY: dict[str, Any] = {"n_tokens": 6, "seq_len": 6, "samples": [256], "evaluation_samples": 64}
 QUIET: dict[str, Any] = {"device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
@@ -256,15 +254,10 @@ def whole(take: Run) -> toytf.Run:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])
-def test_killed_after_any_row_and_resumed_it_ends_the_same(rows: int, whole: toytf.Run, tmp_path: Path) -> None:
-    lines = whole.metrics_file.read_bytes().splitlines(keepends=True)
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
-    (out / "metrics.jsonl").write_bytes(b"".join(lines[:rows]) + lines[rows][:50])
-    resumed = toytf.run(yaml.safe_load(whole.config_file.read_text()), out=out, resume=True)
-    assert resumed.summary_file.read_bytes() == whole.summary_file.read_bytes()
-    assert sorted(resumed.metrics_file.read_bytes().splitlines()) == sorted(line.strip() for line in lines)
+def test_killed_after_any_row_and_resumed_it_ends_the_same(
+    rows: int, whole: toytf.Run, ends_the_same: "EndsTheSame"
+) -> None:
+    ends_the_same(whole, rows)
 
 
 def test_it_stops_between_steps() -> None:
