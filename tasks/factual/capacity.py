@@ -28,12 +28,13 @@ from tasks.factual.capacity_config import (
 )
 from tasks.factual.config import FactualConfig
 from toytf import theory
+from toytf.compose import overlay, read_config
 from toytf.errors import Interrupted
 from toytf.experiments.jobs import Rows, run_jobs
 from toytf.experiments.process import cpu_threads
 from toytf.memory.search import Bracket, bisect, run_together
 from toytf.memory.solver import Status
-from toytf.models.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from toytf.models.config import ModelConfig
 from toytf.randomness import generator
 from toytf.runs import Run
 from toytf.training.build import build_model, build_task
@@ -70,20 +71,11 @@ class Sizes:
 
     @property
     def model(self) -> ModelConfig:
-        """The one-layer model of factual recall in these sizes, as configs/models/factual.yaml has it."""
-        feed_forward = FeedForwardConfig()
-        if self.width:
-            feed_forward = FeedForwardConfig(kind="relu", width=self.width, bias=True, law="normal_over_d")
-        return ModelConfig(
-            d_model=self.d_model,
-            n_layers=1,
-            embedding="normal_over_d",
-            position="none",
-            unembedding="normal_over_d",
-            attention=AttentionConfig(n_heads=self.n_heads, d_head=self.d_head, residual=False, law="normal_over_out"),
-            feed_forward=feed_forward,
-            freeze=("embed.*", "unembed.*"),
-        )
+        """The one-layer model of factual recall, configs/models/factual.yaml, in these sizes."""
+        given = read_config("configs/models/factual.yaml")["model"]
+        sizes = {"d_model": self.d_model, "attention": {"n_heads": self.n_heads, "d_head": self.d_head}}
+        hidden = {**given["feed_forward"], "width": self.width} if self.width else {"kind": "none"}
+        return ModelConfig.model_validate(overlay(given, sizes) | {"feed_forward": hidden})
 
 
 @dataclass(frozen=True)
