@@ -29,10 +29,10 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
     task = build_task(config.task, pick_device(config.device))
     tests = build_tests(config.test_tasks, task)
     probes = [build_probe(probe) for probe in config.probes]
-    model = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come before any output
+    first = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come before any output
     for probe in probes:
-        probe.check(model, task)
-    trainable_ever(config.model, dict(model.named_parameters()), config.train.steps)
+        probe.check(first, task)
+    trainable_ever(config.model, dict(first.named_parameters()), config.train.steps)
     metrics = MetricsFile(run.metrics_file)
     with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt() as stop:
         for seed in config.seeds:
@@ -45,7 +45,8 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
                 raise Interrupted(f"stopped before seed {seed}; to go on: {run.resume_command}")
             if latest is None:
                 metrics.truncate(_end_of_previous_seed(config, run, seed))
-            learner = SeedLearner(build_model(config.model, task, seed), task, probes, config.train, seed, tests=tests)
+            model = first if seed == config.seeds[0] else build_model(config.model, task, seed)
+            learner = SeedLearner(model, task, probes, config.train, seed, tests=tests)
             line.begin(seed)
             started = time.perf_counter()
             try:
