@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from toytf.memory import (
     max_margin,
     maximise_margin,
 )
+from toytf.memory.descent import Found, descend
 from toytf.memory.measures import measure_scores
 from toytf.memory.search import bisect, run_together
 from toytf.memory.stream import Law
@@ -544,6 +546,59 @@ def test_max_margin_is_of_unit_norm_and_beats_the_first_feasible_matrix():
     assert float(W.norm()) == pytest.approx(1, abs=1e-5)
     first = decide_one(association)
     assert margin_of(association, W.double().numpy()) > 2 * first.margin_lower > 0
+
+
+TINY_MARGINS = [(6, 5, 17, 200), (8, 3, 26, 200), pytest.param(8, 2, 23, 1500, marks=pytest.mark.slow)]
+"""d, seed, the capacity by the linear program, and steps; the largest margins are .0036, .0029 and .0005."""
+
+
+@pytest.mark.parametrize(("d", "seed", "n", "iterations"), TINY_MARGINS)
+def test_what_can_be_stored_is_stored_also_where_the_largest_margin_is_tiny(d: int, seed: int, n: int, iterations: int):
+    association = pairs(n, d, seed)
+    exact = largest_margin(association)
+    assert 0 < exact < 0.01
+    decision = maximise_margin(StorageProblem.of(association), iterations=iterations)[0]
+    assert decision.status is FEASIBLE
+    # Half of the upper bound in whitened coordinates; at these sizes those differ by a factor of up to 2.
+    assert exact / 4 <= decision.margin_lower <= exact * (1 + 1e-9)
+    assert decision.margin_upper >= exact * (1 - 1e-9)
+    W = max_margin(association, iterations=iterations)
+    assert float(association.recall(W)) == 1
+    assert margin_of(association, W.double().numpy()) == pytest.approx(decision.margin_lower, rel=0.01)
+
+
+def test_in_a_batch_only_what_was_missed_is_looked_for_again(monkeypatch: pytest.MonkeyPatch):
+    """Easily stored, missed at first, not storable, contradictory: all but the second stay as they were, to the bit."""
+    contradictory = pairs(12, 6, 1)
+    contradictory.keys[3] = contradictory.keys[7]
+    problem = StorageProblem.of(pairs(14, 6, 4), pairs(17, 6, 5), pairs(30, 6, 0), contradictory)
+    together = maximise_margin(problem, iterations=200)
+    monkeypatch.setattr("toytf.memory.solver._stored_if_any", lambda problem, decisions, iterations: decisions)
+    before = maximise_margin(problem, iterations=200)
+    assert [decision.status for decision in before] == [FEASIBLE, UNKNOWN, UNKNOWN, INFEASIBLE]
+    assert [decision.status for decision in together] == [FEASIBLE, FEASIBLE, UNKNOWN, INFEASIBLE]
+    assert before[1].margin_lower < 0 < together[1].margin_lower <= largest_margin(pairs(17, 6, 5))
+    assert together[1].W.dtype is torch.float32
+    for b in (0, 2, 3):
+        assert torch.equal(together[b].W, before[b].W)
+        assert (together[b].margin_lower, together[b].margin_upper) == (before[b].margin_lower, before[b].margin_upper)
+        assert together[b].iterations == before[b].iterations
+
+
+@pytest.mark.parametrize("storable", [True, False])
+def test_nothing_is_looked_for_again_where_it_is_stored_or_contradictory(
+    storable: bool, monkeypatch: pytest.MonkeyPatch
+):
+    descents: list[StorageProblem] = []
+
+    def counted(problem: StorageProblem, **options: Any) -> Found:
+        descents.append(problem)
+        return descend(problem, **options)
+
+    monkeypatch.setattr("toytf.memory.solver.descend", counted)
+    decision = maximise_margin(StorageProblem.of(pairs(10, 16) if storable else with_equal_keys(3, 7)), iterations=50)
+    assert decision[0].status is (FEASIBLE if storable else INFEASIBLE)
+    assert len(descents) == 1
 
 
 # Capacity

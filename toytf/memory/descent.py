@@ -83,8 +83,9 @@ def descend(
 ) -> Found:
     """Descend until each instance is decided; margins are those of the problem's own coordinates.
 
-    Without decay an instance ends when it is stored or its bound is below `tolerance`. With decay λ it ends when its
-    best margin is within the fraction `gap` of its bound. Interrupted as soon as `stopping` says so.
+    An instance ends when its bound is below `tolerance`, without decay also when it is stored. With decay λ, which may
+    be 0, it ends when its best margin is within the fraction `gap` of its bound. Interrupted as soon as `stopping` says
+    so.
     """
     problem = problem.padded(ALIGN)
     keys = problem.keys
@@ -115,10 +116,8 @@ def descend(
                 break
             state, best, alive, opened = state.rescored(kept), best.select(kept), alive[kept], opened[kept]
         best.consider(state.point, *state.look(), opened)
-        if decay is None:
-            opened = opened & (best.margin <= CLEAR) & (best.bound >= tolerance)
-        else:
-            opened = opened & (best.margin < (1 - gap) * best.bound)
+        wanting = best.margin <= CLEAR if decay is None else best.margin < (1 - gap) * best.bound
+        opened = opened & wanting & (best.bound >= tolerance)
         if (on_cpu or iteration % LOOK_EVERY == 0) and not bool(opened.any()):
             break
         state.step()

@@ -15,7 +15,7 @@ Margins are in units of the score's standard deviation: |W|_F = 1, keys and valu
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -29,6 +29,12 @@ from toytf.memory.problem import StorageProblem
 from toytf.theory import maximal_margin
 
 Real = int | float
+
+FAINT = 1e-4
+"""A margin that `maximise_margin` does not look for any more (whitened coordinates)."""
+
+PATIENCE = 10
+"""How many times its steps `maximise_margin` looks for a W that stores, if it met none."""
 
 
 class Status(StrEnum):
@@ -83,7 +89,8 @@ def decide(
 def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500) -> list[Decision]:
     """The matrix of largest margin κ* = max_W min gap / |W|, bracketed from both sides until they are within `gap`.
 
-    Minimises ½|W|² + C f(W) with C = 300 / (κ² d_in d_out), κ the margin that the theory expects.
+    Minimises ½|W|² + C f(W) with C = 300 / (κ² d_in d_out), κ the margin that the theory expects. Where κ* is far below
+    that, the minimiser gives some pairs up; there the descent of `decide` looks for a W that stores them all.
     """
     _refuse_nan(problem)
     d_in, d_out = problem.keys.shape[2], problem.values.shape[-1]
@@ -94,7 +101,32 @@ def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: in
     decay = problem.keys.new_tensor([max(kappa, 0.1) ** 2 * d_in * d_out / 300 for kappa in expected])
     frame = _Frame.scaling(problem.double())
     found = descend(frame.enter(problem), iterations=iterations, decay=decay, gap=float(gap))
-    return _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
+    decisions = _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
+    return _stored_if_any(problem, decisions, iterations)
+
+
+def _stored_if_any(problem: StorageProblem, decisions: list[Decision], iterations: int) -> list[Decision]:
+    """The same, with a W that stores every pair in place of one that does not, where such a W is found.
+
+    As `decide` does it, on f alone and whitened, but in float64, for many more steps, and on from the first W that
+    stores to one of half the margin that may be possible: what was missed is small, and the first W hardly stores.
+    """
+    missed = [b for b, decision in enumerate(decisions) if decision.margin_lower <= 0 and not decision.reason]
+    if not missed:
+        return decisions
+    exact = problem.select(torch.tensor(missed, device=problem.keys.device)).double()
+    frame, none = _Frame.whitening(exact), exact.keys.new_zeros(len(missed))
+    found = descend(frame.enter(exact), iterations=PATIENCE * iterations, tolerance=FAINT, decay=none, gap=0.5)
+    best = dict(enumerate(decisions))
+    for b, stored in zip(missed, _decisions(exact, frame, found, none > 0), strict=True):
+        if stored.status is Status.FEASIBLE:
+            best[b] = replace(
+                stored,
+                W=stored.W.to(problem.keys),
+                margin_upper=min(stored.margin_upper, best[b].margin_upper),
+                iterations=best[b].iterations + stored.iterations,
+            )
+    return list(best.values())
 
 
 def _decisions(problem: StorageProblem, frame: "_Frame", found: Found, impossible: Bool[Tensor, "b"]) -> list[Decision]:
