@@ -156,9 +156,11 @@ def rates_of(config: FactDynamicsConfig, table: FactTable) -> dict[str, float]:
 
 
 def _plateau(config: FactDynamicsConfig, table: FactTable, curve: Curve) -> dict[str, float]:
-    """The longest time in which the model answers like p(a|r), if it is long enough; numbers are of its middle.
+    """The longest time in which the model answers like p(a|r), if it is long enough.
 
-    By theory the loss is H(a|r), and the accuracy that of the likeliest answer, Σ_r p(r) max_a p(a|r).
+    Loss, distance and accuracy are means over the evaluations of its middle half: a single one is noisy, and in the
+    last quarter ties between the answers of a relation begin to break rightly. By theory the loss is H(a|r), and the
+    accuracy that of the likeliest answer, Σ_r p(r) max_a p(a|r).
     """
     level = table.conditional_entropy()
     row = {"theory/plateau/loss": level}
@@ -171,10 +173,10 @@ def _plateau(config: FactDynamicsConfig, table: FactTable, curve: Curve) -> dict
     if spans:
         first, last = max(spans, key=lambda span: step[span[1]] - step[span[0]])
         if step[last] - step[first] >= SHORTEST * config.steps:
-            middle = (first + last) // 2
+            quarter = (last - first + 1) // 4
+            middle = slice(first + quarter, last + 1 - quarter)
             row |= {"plateau/start": float(step[first]), "plateau/end": float(step[last])}
-            row |= {"plateau/loss": float(loss[middle]), "plateau/tv": float(curve["tv/relation"][middle])}
+            names = {"loss": "eval/fact_loss", "tv": "tv/relation", "accuracy": "eval/fact_accuracy"}
+            row |= {f"plateau/{it}": float(curve[name][middle].mean()) for it, name in names.items() if name in curve}
             row["ideal/plateau/tv"] = 0.0
-            if "eval/fact_accuracy" in curve:
-                row["plateau/accuracy"] = float(curve["eval/fact_accuracy"][middle])
     return row
