@@ -226,7 +226,20 @@ class ToyTransformer(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch position"], hook: Hook = no_hook, last: int | None = None
     ) -> Float[Tensor, "batch query output"]:
-        """Logits at every position, or at the last few; `hook` sees and may replace every named activation.
+        """Logits at every position, or at the last few; `hook` sees and may replace every named activation."""
+        x = self.stream(tokens, hook, last)
+        if self.ln_final is not None:
+            x = self.ln_final(x, _within("ln_final", hook))
+        return x @ self.unembed.W_U
+
+    def stream(
+        self,
+        tokens: Int[Tensor, "batch position"],
+        hook: Hook = no_hook,
+        last: int | None = None,
+        stop: int | None = None,
+    ) -> Float[Tensor, "batch query d_model"]:
+        """The stream before layer `stop`, or after all layers, at every position or at the last few.
 
         Only the last layer leaves the other positions out, as the earlier ones need them as keys.
         """
@@ -235,10 +248,10 @@ class ToyTransformer(nn.Module):
             x = x + hook("hook_pos_embed", self.pos_embed.W_pos[: tokens.shape[1]].expand_as(x))
         first = 0 if last is None else max(0, tokens.shape[1] - last)
         for layer, block in enumerate(self.blocks):
+            if layer == stop:
+                break
             x = block(x, _within(f"blocks.{layer}", hook), first if layer == self.config.n_layers - 1 else 0)
-        if self.ln_final is not None:
-            x = self.ln_final(x, _within("ln_final", hook))
-        return x @ self.unembed.W_U
+        return x
 
     def observe(
         self, tokens: Int[Tensor, "batch position"], *names: str, last: int | None = None
