@@ -3,6 +3,8 @@
 Importing this imports transformer_lens, which takes seconds; training does not need it.
 """
 
+import inspect
+import re
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities import lm_cross_entropy_loss
 
 from toytf.errors import UserError, nearest
-from toytf.models.transformer import ToyTransformer
+from toytf.models.transformer import LayerNorm, ToyTransformer, normalized
 
 
 class Output(NamedTuple):
@@ -29,6 +31,12 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
 
     Hook and parameter names are TransformerLens' (`blocks.0.attn.hook_pattern`, `blocks.0.attn.W_K`). Where a joint
     matrix has no W_Q (or W_V), the view shows the identity.
+
+    With LayerNorm, the parameters are those of the model, and what TransformerLens computes with is folded, as its own
+    tools expect: W_U, QK, OV and the directions of tokens have the gain w in them, `hook_normalized` and `ln_final(x)`
+    lie before w and b, and what the last b adds to the logits is b_U:
+
+    logits = ln_final(x) W_U + b_U
     """
 
     _model: ToyTransformer
@@ -53,7 +61,7 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
             d_vocab_out=model.unembed.W_U.shape[1],
             n_ctx=model.n_positions,
             attn_only=feed_forward is None,
-            normalization_type="LN" if config.norm == "layer" else None,
+            normalization_type="LNPre" if config.norm == "layer" else None,  # Pre: w and b are folded
             use_attn_result=False,
             device=model.device,
             dtype=model.embed.W_E.dtype,
@@ -72,13 +80,15 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         for path, module in model.named_modules():
             if path:
                 parent, _, leaf = path.rpartition(".")
-                copy = nn.ModuleList() if isinstance(module, nn.ModuleList) else nn.Module()
+                copy = _Normalized() if isinstance(module, LayerNorm) else nn.Module()
+                copy = nn.ModuleList() if isinstance(module, nn.ModuleList) else copy
                 self.get_submodule(parent).add_module(leaf, copy)
                 for name, parameter in module.named_parameters(recurse=False):
                     copy.register_parameter(name, parameter)
         identity = torch.eye(model.config.d_model, device=model.device, dtype=model.embed.W_E.dtype)
         identity = identity.expand(model.config.attention.n_heads, -1, -1)
         for block in self.blocks:
+            block.hook_out_is_single_residual_stream = True  # `cache.logit_lens()` asks
             for name in ("W_Q", "W_V"):
                 if not hasattr(block.attn, name):
                     block.attn.register_buffer(name, identity, persistent=False)
@@ -139,13 +149,13 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
 
     def run_with_cache(
         self, tokens: Any, *args: Any, return_cache_object: bool = True, remove_batch_dim: bool = False, **kwargs: Any
-    ) -> tuple[Any, ActivationCache | dict[str, Tensor]]:
+    ) -> "tuple[Any, ToyCache | dict[str, Tensor]]":
         """The output and an ActivationCache of every hooked activation, or of those that `names_filter` names."""
         tokens = self.to_tokens(tokens)
         output, cache = super().run_with_cache(tokens, *args, remove_batch_dim=remove_batch_dim, **kwargs)
         if not return_cache_object:
             return output, cache
-        return output, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
+        return output, ToyCache(cache, self, has_batch_dim=not remove_batch_dim)
 
     def to_tokens(self, tokens: Any) -> Int[Tensor, "batch position"]:
         """Token ids as a batch of sequences, from one or from a list of equal length; toys have no tokenizer."""
@@ -160,7 +170,7 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         return int(token)
 
     def tokens_to_residual_directions(self, tokens: Any) -> Float[Tensor, "*batch d_model"]:
-        """The output vectors u_y of tokens."""
+        """The output vectors u_y of tokens, as columns of W_U."""
         return self.W_U.T[torch.as_tensor(tokens, device=self.cfg.device)]
 
     def accumulated_bias(
@@ -183,21 +193,122 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
 
     @property
     def W_U(self) -> Float[Tensor, "d_model output"]:
-        """Output vectors, as columns."""
-        return self._model.unembed.W_U
+        """Output vectors, as columns; after LayerNorm w ∘ u_y, for the stream before its gain w."""
+        W_U, norm = self._model.unembed.W_U, self._model.ln_final
+        return W_U if norm is None else norm.w[:, None] * W_U
+
+    @property
+    def b_U(self) -> Float[Tensor, "output"]:
+        """What no part of the stream adds to the logits: b · u_y with the offset b of the last LayerNorm, or 0."""
+        W_U, norm = self._model.unembed.W_U, self._model.ln_final
+        return torch.zeros_like(W_U[0]) if norm is None else norm.b @ W_U
 
     @property
     def QK(self) -> FactoredMatrix:
-        """W_Q W_Kᵀ of every layer and head."""
-        return FactoredMatrix(self._stack("W_Q"), self._stack("W_K").transpose(-1, -2))
+        """W_Q W_Kᵀ of every layer and head, with the gain of LayerNorm on both sides."""
+        return FactoredMatrix(self._reading("W_Q"), self._reading("W_K").transpose(-1, -2))
 
     @property
     def OV(self) -> FactoredMatrix:
-        """W_V W_O of every layer and head."""
-        return FactoredMatrix(self._stack("W_V"), self._stack("W_O"))
+        """W_V W_O of every layer and head, with the gain of LayerNorm on the side that reads."""
+        return FactoredMatrix(self._reading("W_V"), torch.stack([block.attn.W_O for block in self.blocks]))
 
-    def _stack(self, name: str) -> Float[Tensor, "layer head d_in d_out"]:
-        return torch.stack([getattr(block.attn, name) for block in self.blocks])
+    def _reading(self, name: str) -> Float[Tensor, "layer head d_in d_out"]:
+        found = ((block, getattr(block.attn, name)) for block in self.blocks)
+        return torch.stack([block.ln1.w[:, None] * W if hasattr(block, "ln1") else W for block, W in found])
+
+
+class _Normalized(nn.Module):
+    """A LayerNorm of the view: its w and b are folded into what reads it."""
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """Normalise every vector by its own mean and variance."""
+        return normalized(x)
+
+
+class ToyCache(ActivationCache):  # type: ignore[misc]
+    """An ActivationCache whose parts add up to the stream of any toy; it refuses to split what has no such parts.
+
+    Where a layer has no residual path, the stream loses all earlier parts: they are 0 from there on.
+    """
+
+    def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
+        """What the embeddings, attention and feed-forward of each layer have in the stream."""
+        return self._parts("decompose_resid", args, kwargs)
+
+    def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
+        """What each head has in the stream."""
+        return self._parts("stack_head_results", args, kwargs)
+
+    def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
+        """What each hidden unit has in the stream."""
+        return self._parts("stack_neuron_results", args, kwargs)
+
+    def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
+        """What each head, hidden unit (or feed-forward part) and embedding has in the stream."""
+        return self._parts("get_full_resid_decomposition", args, kwargs)
+
+    def accumulated_resid(self, *args: Any, **kwargs: Any) -> Any:
+        """The stream before each layer."""
+        return ActivationCache.accumulated_resid(self, **self._arguments("accumulated_resid", args, kwargs))
+
+    def apply_slice_to_batch_dim(self, batch_slice: Any) -> "ToyCache":
+        """The cache of some of the sequences."""
+        sliced = super().apply_slice_to_batch_dim(batch_slice)
+        return ToyCache(sliced.cache_dict, self.model, has_batch_dim=sliced.has_batch_dim)
+
+    def _parts(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = self._arguments(method, args, kwargs)
+        with_labels = given.pop("return_labels")
+        plain = ActivationCache(self.cache_dict, self.model, self.has_batch_dim)  # its methods call each other
+        parts, labels = getattr(plain, method)(**given, return_labels=True)
+        # Steps: the attention of layer l is 2 l, its feed-forward part 2 l + 1.
+        steps = range(2 * given["layer"] + given.get("mlp_input", False))
+        last = max((step for step in steps if not self._is_residual(step)), default=-1)
+        lost = [i for i, label in enumerate(labels) if label != "remainder" and _step(label) < last]
+        if lost:
+            rest = parts[lost].sum(0)
+            parts = parts.index_fill(0, torch.tensor(lost, device=parts.device), 0)
+            if labels[-1] == "remainder":
+                parts = torch.cat([parts[:-1], parts[-1:] + rest])
+        return (parts, labels) if with_labels else parts
+
+    def _is_residual(self, step: int) -> bool:
+        config = self.model._model.config
+        if step % 2:
+            return config.feed_forward.residual or not config.has_feed_forward(step // 2)
+        return bool(config.attention.residual)
+
+    def _arguments(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name, checked against what the model has."""
+        call = inspect.signature(getattr(ActivationCache, method)).bind(self, *args, **kwargs)
+        call.apply_defaults()
+        given = dict(call.arguments)
+        del given["self"]
+        config, n_layers = self.model._model.config, self.model.cfg.n_layers
+        layer = given["layer"] = n_layers if given["layer"] in (None, -1) else given["layer"]
+        given["apply_ln"] = given["apply_ln"] and config.norm == "layer"
+        has_mlp = [hasattr(block, "mlp") for block in self.model.blocks]
+        if given.get("mlp_input", False):
+            if layer >= n_layers or not has_mlp[layer]:
+                raise UserError(f"mlp_input = True: layer {layer} has no feed-forward part (the first layer is 0)")
+            if config.feed_forward.reads == "block_input":
+                raise UserError(
+                    "mlp_input = True: feed_forward.reads = block_input, which is what mlp_input=False gives"
+                )
+        splits = method == "stack_neuron_results" or (given.get("expand_neurons", False) and any(has_mlp[:layer]))
+        if splits and (config.feed_forward.kind != "relu" or not all(has_mlp[:layer])):
+            raise UserError(
+                f"{method}: not every layer before {layer} has hidden units: keep feed-forward parts whole, "
+                "as decompose_resid() and get_full_resid_decomposition(expand_neurons=False) do"
+            )
+        return given
+
+
+def _step(label: str) -> int:
+    """When a part enters the stream: 2_mlp_out and L2N0 are in the feed-forward step of layer 2, embeddings before."""
+    found = re.fullmatch(r"L?(\d+)(H|N|_attn|_mlp).*", label)
+    return -1 if found is None else 2 * int(found[1]) + (found[2] in ("N", "_mlp"))
 
 
 def hook_shapes(model: ToyTransformer, n_positions: int = 2) -> dict[str, tuple[int, ...]]:

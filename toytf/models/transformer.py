@@ -58,8 +58,15 @@ class Unembed(nn.Module):
         self.W_U = nn.Parameter(W_U)
 
 
+def normalized(x: Float[Tensor, "... d_model"], hook: Hook = no_hook) -> Float[Tensor, "... d_model"]:
+    """(x − mean x) / √(var x + 1e-5) of every vector: LayerNorm before its gain and offset."""
+    centred = x - x.mean(-1, keepdim=True)
+    scale = hook("hook_scale", (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+    return hook("hook_normalized", centred / scale)
+
+
 class LayerNorm(nn.Module):
-    """(x − mean x) / √(var x + 1e-5) · w + b."""
+    """normalized(x) · w + b."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -67,10 +74,8 @@ class LayerNorm(nn.Module):
         self.b = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Float[Tensor, "... d_model"], hook: Hook) -> Float[Tensor, "... d_model"]:
-        """Normalise every vector."""
-        centred = x - x.mean(-1, keepdim=True)
-        scale = hook("hook_scale", (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt())
-        return hook("hook_normalized", centred / scale * self.w + self.b)
+        """Normalise every vector; the hooks are TransformerLens', which lie before w and b."""
+        return normalized(x, hook) * self.w + self.b
 
 
 class Attention(nn.Module):
