@@ -1,9 +1,12 @@
 """Looking at finished runs: the page of several, and probes on any checkpoint."""
 
-import http.server
+import socketserver
 import webbrowser
-from functools import partial
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 from toytf.errors import UserError
 from toytf.files import write_atomic
@@ -26,7 +29,10 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None
     print(path)  # noqa: T201
     if serve:
-        _serve(path)
+        with PageServer(content) as server, suppress(KeyboardInterrupt):
+            print(f"{server.address} (Ctrl-C ends)", flush=True)  # noqa: T201
+            webbrowser.open(server.address)
+            server.serve_forever()
 
 
 def print_probes(
@@ -46,15 +52,49 @@ def print_probes(
                 print(f"worst of {metric}: " + "; ".join(pairs))  # noqa: T201
 
 
-def _serve(path: Path) -> None:
-    handler = partial(_QuietHandler, directory=str(path.resolve().parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        address = f"http://127.0.0.1:{server.server_address[1]}/{path.name}"
-        print(f"{address} (Ctrl-C ends)", flush=True)  # noqa: T201
-        webbrowser.open(address)
-        server.serve_forever()
+class PageServer(socketserver.ThreadingTCPServer):
+    """One page at / for browsers on this machine, on a free port of 127.0.0.1, and nothing else.
+
+    Requests must name this address as their Host, so that no other site can have a browser read the page under a name
+    of its own (DNS rebinding).
+    """
+
+    daemon_threads = True
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _PageHandler)
+        self.page = page
+        port = self.server_address[1]
+        self.hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
+        self.address = f"http://{self.hosts[0]}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that goes away, or that talks nonsense, is no matter of the user's."""
 
 
-class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+class _PageHandler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = 60  # seconds that a client may keep its thread waiting
+    default_request_version = "HTTP/1.0"  # the answer to a broken request has a status line, too
+
+    def do_GET(self) -> None:
+        """Send the page."""
+        if [host.lower() for host in self.headers.get_all("Host", [])] not in [[host] for host in self.server.hosts]:
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+        elif self.requestline.split()[1] != "/":
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(self.server.page)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(self.server.page)
+
+    def do_HEAD(self) -> None:
+        """Send what goes before the page."""
+        self.do_GET()
+
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing for each request."""
