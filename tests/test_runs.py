@@ -1,8 +1,10 @@
 """A run from the command line and from Python: its directory, its probes, its page, its mirror."""
 
+import contextlib
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -176,12 +178,41 @@ def test_inspect_puts_several_runs_on_one_page(
         assert re.search(rf"<h\d[^>]*>\s*{name}\s*<", text)
 
 
-def test_inspect_of_several_runs_asks_where_to_put_the_page(
-    tiny_run: toytf.Run, two_seeds_run: toytf.Run, invoke: "Callable[..., Ended]"
+@pytest.fixture
+def in_two_folders(tiny_run: toytf.Run, tmp_path: Path) -> Path:
+    """A folder with the runs runs/a and b."""
+    for name in ("runs/a", "b"):
+        shutil.copytree(tiny_run.directory, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("where", "given", "page"),
+    [
+        (".", ["runs/a", "b"], "runs/compare.html"),
+        ("runs", ["a", "../b"], "compare.html"),
+        ("runs/a", [".", "../../b"], "{folder}/runs/compare.html"),
+    ],
+)
+def test_the_page_of_several_runs_is_beside_the_first_unless_told(
+    where: str, given: list[str], page: str, in_two_folders: Path, invoke: "Callable[..., Ended]"
 ) -> None:
-    ended = invoke("inspect", tiny_run.directory, two_seeds_run.directory)
+    before = set(in_two_folders.rglob("*"))
+    with contextlib.chdir(in_two_folders / where):
+        ended = invoke("inspect", *given)
+    assert (ended.code, ended.out) == (0, page.format(folder=in_two_folders.resolve()) + "\n")
+    written = in_two_folders / "runs" / "compare.html"
+    assert set(in_two_folders.rglob("*")) - before == {written}
+    assert re.search(r"<h\d[^>]*>\s*b\s*<", written.read_text(encoding="utf-8"))
+
+
+def test_where_the_page_of_several_runs_cannot_be_written_one_line_says_so(
+    in_two_folders: Path, invoke: "Callable[..., Ended]"
+) -> None:
+    (in_two_folders / "runs" / "compare.html").mkdir()
+    ended = invoke("inspect", in_two_folders / "runs" / "a", in_two_folders / "b")
     assert (ended.code, ended.out) == (2, "")
-    assert "--html FILE" in ended.err
+    assert re.fullmatch(r"toytf: .*compare\.html: cannot be written.*\n", ended.err)
 
 
 def test_inspect_says_if_the_page_cannot_be_written(

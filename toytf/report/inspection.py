@@ -17,11 +17,12 @@ from toytf.training.evaluate import reference_metrics
 
 
 def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> None:
-    """Write one page over the given runs, print where it is, and serve it if asked."""
+    """Write one page over the given runs, print where it is, and serve it if asked.
+
+    Without a place for it, one run keeps its page, and that of several is compare.html beside the first.
+    """
     runs = [Run.open(directory) for directory in directories]
-    if html is None and len(runs) > 1:
-        raise UserError("several runs make a page of their own: say where with --html FILE")
-    path = html or runs[0].report_file
+    path = html or (runs[0].report_file if len(runs) == 1 else _beside(runs[0].directory) / "compare.html")
     content = render([(run, run_figures(run)) for run in runs]).encode()
     try:
         write_atomic(path, content)
@@ -50,6 +51,11 @@ def print_probes(
         for metric, pairs in result.failures.items():
             if pairs:
                 print(f"worst of {metric}: " + "; ".join(pairs))  # noqa: T201
+
+
+def _beside(directory: Path) -> Path:
+    """The folder a directory is in, also of `.` and `..`."""
+    return (directory if directory.name not in ("", "..") else directory.resolve()).parent
 
 
 class PageServer(socketserver.ThreadingTCPServer):
