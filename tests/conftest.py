@@ -194,6 +194,9 @@ MISTAKES = {
     "number_for_a_section": _override("model=3", says=("model = 3",)),
     # an unknown plug-in
     "unknown_task": _override("task.kind=bigran", says=('task.kind = "bigran"', 'did you mean "bigram"?')),
+    "task_of_a_missing_package": _override(
+        "task.kind=copy", "train.steps=x", says=('task.kind = "copy"', "of other packages", "(and 1 more mistake")
+    ),
     "unknown_probe": _override("probes=[memory_recal]", says=("probes.0", 'did you mean "memory_recall"?')),
     "unknown_experiment": _override("experiment=trian", says=('experiment = "trian"', 'did you mean "train"?')),
     # a file that is no config
@@ -204,13 +207,33 @@ MISTAKES = {
     "list_for_a_mapping": _file("- experiment\n- train\n", "mapping", "got a list"),
     "broken_yaml": _file("experiment: train\ntask: bigram\nseeds: ]\n", "line 3", "not valid YAML"),
     "key_twice": _file("experiment: train\nexperiment: train\n", "line 2", "duplicate key"),
-    "interpolation": _file("experiment: train\ntask: bigram\ndevice: ${nowhere}\n", "nowhere"),
-    "interpolation_of_itself": _file("experiment: train\ntask: bigram\ndevice: ${device}\n", "ecursive"),
+    "tag_that_lies": _file("experiment: train\ntask: bigram\nthreads: !!int y\n", "not valid YAML", "'y'"),
+    "no_boolean": _file("experiment: train\ntask: {kind: bigram, no_repeat: !!bool maybe}\n", "not valid YAML"),
+    "many_digits": _file(f"experiment: train\ntask: bigram\nthreads: {'9' * 5000}\n", "not valid YAML", "digits"),
+    "deep": _file(f"experiment: train\ntask: {'[' * 700 + ']' * 700}\n", "lie in each other"),
+    "alias_of_itself": _file("experiment: train\ntask: bigram\nseeds: &a [*a]\n", "lie in each other"),
+    "alias_bomb": _file(
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+        "too large",
+    ),
+    "bytes": _file("experiment: train\ntask: !!binary aGk=\n", "line 2", "not valid YAML"),
+    "long_value": _override(f"device={'x' * 20000}", f"train.steps={'y' * 20000}", says=("train.steps = 'yyy", "…")),
+    "long_key": _override(f"{'x' * 20000}=3", says=("unknown key", "…")),
+    "control_characters": _override("train.loss=\x1b[31mred\x1b[0m", says=("\\x1b[31mred",)),
+    "not_utf8": _override("logging.project=\udc80", says=("\\udc80", "not text in UTF-8")),
+    # a number that no tensor could have
+    "huge_size": _override(f"model.d_model={10**23}", says=("model.d_model = 1000", "too large: at most 1e+15")),
+    "huge_seed": _override(f"seeds=[{10**26}]", says=("seeds.0 = ", "too large")),
+    "huge_rate": _override("train.optimizer.lr=1e300", says=("train.optimizer.lr = 1e+300", "at most 1e+30")),
+    "huge_step": _override(f"model.unfreeze={{{10**30}: [embed.W_E]}}", says=("model.unfreeze.1000", "too large")),
+    "many_threads": _override("threads=1000000", says=("threads = 1000000", "less than or equal to 1024")),
     # a base that is none
     "missing_base": Mistake(("nowhere.yaml",), content="base: nowhere.yaml\n"),
     "circle": _file("base: mine.yaml\n", "circle"),
     "number_for_a_base": _file("base: 3\n", "base"),
-    "interpolated_base": _file("base: ${nowhere}\n", "nowhere"),
+    "interpolated_base": Mistake(("${oc.env:HOME}: no such config file",), content="base: ${oc.env:HOME}\n"),
+    "long_base": Mistake(("cannot be read", "too long"), content=f"base: {'x' * 300}.yaml\n"),
     "mapping_over_a_list": _file(f"base: {QUICKSTART}\nprobes: {{a: 1}}\n", "probes"),
     # an override that is none
     "no_equals_sign": _override("train.steps", says=("'train.steps'", "expected key=value")),
@@ -219,7 +242,7 @@ MISTAKES = {
     "past_the_end_of_a_list": _override("seeds.7=5", says=("seeds.7=5",)),
     "name_for_an_index": _override("seeds.x=5", says=("seeds.x=5",)),
     "broken_value": _override("seeds=[1", says=("'seeds=[1'",)),
-    "interpolated_value": _override("model.d_model=${nowhere}", says=("nowhere",)),
+    "interpolated_value": _override("model.d_model=${nowhere}", says=("model.d_model = '${nowhere}'", "integer")),
     # parts that do not fit each other
     "no_such_role": _override("train.loss=in_contxt", says=('train.loss = "in_contxt"', 'did you mean "in_context"?')),
     "seed_twice": _override("seeds=[0,1,0]", says=("seeds", "0 is listed twice")),
@@ -252,6 +275,8 @@ MISTAKES = {
         "tests={clean: {noise: null}}",
         says=("tests.clean", 'probe "noise" needs a task with noise'),
     ),
+    "corpus_of_nobody": _override("task.corpus=~nobody_of_this_name/a.txt", says=("task.corpus", "cannot be read")),
+    "long_corpus": _override(f"task.corpus={'x' * 300}", says=("task.corpus", "too long")),
     "no_such_corpus": _override("task.corpus=nowhere.txt", says=("task.corpus", "nowhere.txt", "shakespeare")),
 }
 

@@ -1,18 +1,17 @@
-"""From YAML files and overrides to one plain mapping: OmegaConf merges, and none of its objects leaves here.
+"""From YAML files and overrides to one plain mapping.
 
 `base:` names files to build on, relative to the file itself; mappings merge, lists and scalars replace. Overrides come
-last, and each replaces the whole value at its key. Imports no torch.
+last, and each replaces the whole value at its key. A value is what the file says: nothing such as `${…}` is looked up.
+Imports no torch.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from toytf.errors import UserError
+from toytf.errors import UserError, reason, shortened
+from toytf.yaml_text import load_yaml
 
 Overrides = Mapping[str, Any] | Sequence[str]
 """`{"train.steps": 500}`, or `["train.steps=500"]` with values in YAML."""
@@ -35,18 +34,13 @@ def read_config(
         merged = _compose(_load(path), path, ())
     else:
         path = (folder or Path()) / "config"
-        merged = _compose(OmegaConf.create(dict(source)), path, ())
+        merged = _compose(dict(source), path, ())
     if isinstance(overrides, str):
         overrides = [overrides]
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_parse, overrides)
     for key, value in pairs:
         _override(merged, key, value)
-    try:
-        plain = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path}: {_first_line(error)}") from None
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return {str(key): value for key, value in merged.items()}
 
 
 def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,57 +55,60 @@ def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def locate(name: str | Path, folder: Path) -> Path:
     """The file in a folder; where there is none, `configs/…` means the configs that ship."""
     file, shipped = folder / name, config_folder().parent / name
-    return shipped if not file.exists() and Path(name).parts[:1] == ("configs",) and shipped.exists() else file
+    return shipped if Path(name).parts[:1] == ("configs",) and not _exists(file) and _exists(shipped) else file
 
 
-def _compose(own: DictConfig, path: Path, seen: tuple[Path, ...]) -> DictConfig:
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or has a zero in it
+        return False
+
+
+def _compose(own: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise UserError(f"{path}: its `base:` files form a circle")
-    try:
-        base = own.pop("base", None)
-        names = [base] if isinstance(base, str) else list(base) if isinstance(base, ListConfig) else base or []
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{path}: base is a path or a list of paths, got {base!r}")
-        files = [locate(name, path.parent) for name in names]
-        layers = [_compose(_load(file), file, (*seen, path.resolve())) for file in files]
-        for layer in layers:
-            _refuse_other_shape(layer, own, path)
-        merged = OmegaConf.merge(*layers, own)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path}: cannot be merged over its base: {_first_line(error)}") from None
-    assert isinstance(merged, DictConfig)
-    return merged
+    own = dict(own)
+    base = own.pop("base", None)
+    names = [base] if isinstance(base, str) else [] if base is None else base
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: base is a path or a list of paths, got {shortened(repr(base))}")
+    merged: dict[str, Any] = {}
+    for file in (locate(name, path.parent) for name in names):
+        layer = _compose(_load(file), file, (*seen, path.resolve()))
+        _refuse_other_shape(layer, own, path)
+        merged = overlay(merged, layer)
+    return overlay(merged, own)
 
 
-def _refuse_other_shape(base: DictConfig, own: DictConfig, path: Path, section: str = "") -> None:
+def _refuse_other_shape(base: Mapping[str, Any], own: Mapping[str, Any], path: Path, section: str = "") -> None:
     """A list cannot be merged with a mapping: say where that is asked for."""
-    for key in own:
-        below, above = base._get_node(key), own._get_node(key)
-        name = f"{section}.{key}".lstrip(".")
-        if isinstance(below, DictConfig) and isinstance(above, DictConfig):
+    kinds = {True: "a mapping", False: "a list"}
+    for key, above in own.items():
+        below, name = base.get(key), f"{section}.{key}".lstrip(".")
+        if isinstance(below, Mapping) and isinstance(above, Mapping):
             _refuse_other_shape(below, above, path, name)
-        elif {type(below), type(above)} == {DictConfig, ListConfig}:
-            kinds = {DictConfig: "a mapping", ListConfig: "a list"}
-            raise UserError(f"{path}: {name} is {kinds[type(above)]}, but {kinds[type(below)]} in its base")
+        elif isinstance(below, Mapping | list) and isinstance(above, Mapping | list) and type(below) is not type(above):
+            of_both = kinds[isinstance(above, Mapping)], kinds[isinstance(below, Mapping)]
+            raise UserError(f"{path}: {shortened(name)} is {of_both[0]}, but {of_both[1]} in its base")
 
 
-def _load(path: Path) -> DictConfig:
-    if path.is_dir():
-        raise UserError(f"{path}: a config is a file, this is a directory")
-    if not path.is_file():
-        raise UserError(f"{path}: no such config file (`toytf list configs` shows those that ship)")
+def _load(path: Path) -> dict[str, Any]:
     try:
-        if not path.read_text(encoding="utf-8").strip():
-            raise UserError(f"{path}: the file is empty")
-        loaded = OmegaConf.load(path)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or _first_line(error)}") from None
-    except (UnicodeDecodeError, OmegaConfBaseException, OSError) as error:
-        raise UserError(f"{path}: cannot be read as YAML: {_first_line(error)}") from None
-    if not isinstance(loaded, DictConfig):
-        kind = "list" if isinstance(loaded, ListConfig) else "single value"
+        if path.is_dir():
+            raise UserError(f"{path}: a config is a file, this is a directory")
+        if not path.is_file():
+            raise UserError(f"{path}: no such config file (`toytf list configs` shows those that ship)")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as YAML: {reason(error)}") from None
+    if not text.strip():
+        raise UserError(f"{path}: the file is empty")
+    loaded = load_yaml(text, str(path))
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        kind = "list" if isinstance(loaded, list) else "single value"
         raise UserError(f"{path}: a config is a mapping of keys to values, got a {kind}")
     return loaded
 
@@ -119,33 +116,34 @@ def _load(path: Path) -> DictConfig:
 def _parse(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UserError(f"override {text!r}: expected key=value, such as train.steps=500")
+        raise UserError(f"override {shortened(repr(text))}: expected key=value, such as train.steps=500")
     try:
-        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)
-    except (yaml.YAMLError, OmegaConfBaseException):
-        raise UserError(f"override {text!r}: the value is not valid YAML") from None
-    assert isinstance(parsed, dict)
-    return key, parsed["value"]
+        return key, load_yaml(value, "")
+    except UserError as error:
+        raise UserError(f"override {shortened(repr(text))}: the value is {str(error).partition(': ')[2]}") from None
 
 
-def _override(merged: DictConfig, key: str, value: Any) -> None:
+def _override(merged: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key; a name on the way, such as a probe given by its kind alone, becomes `{kind: name}`."""
-    names = key.split(".")
-    for depth in range(1, len(names)):
-        parent = ".".join(names[:depth])
-        try:
-            node = OmegaConf.select(merged, parent)
-            if isinstance(node, str):
-                OmegaConf.update(merged, parent, {"kind": node})
-        except (OmegaConfBaseException, TypeError, ValueError) as error:
-            raise UserError(f"override {key}={value}: {_first_line(error)}") from None
-        if node is not None and not isinstance(node, str | DictConfig | ListConfig):
-            raise UserError(f"override {key}={value}: {parent} is {node}, it has no keys")
-    try:
-        OmegaConf.update(merged, key, value, merge=False)
-    except (OmegaConfBaseException, TypeError, ValueError, IndexError) as error:
-        raise UserError(f"override {key}={value}: {_first_line(error)}") from None
+    names = re.sub(r"\[(\w+)\]", r".\1", key).split(".")
+    shown = f"override {shortened(f'{key}={value}')}"
+    place: Any = merged
+    for depth, name in enumerate(names, 1):
+        at = _key(place, name, shown)
+        if depth == len(names):
+            place[at] = value
+            return
+        below = place[at] if isinstance(place, list) else place.get(at)
+        if below is not None and not isinstance(below, str | dict | list):
+            raise UserError(f"{shown}: {'.'.join(names[:depth])} is {shortened(str(below))}, it has no keys")
+        place[at] = {"kind": below} if isinstance(below, str) else {} if below is None else below.copy()
+        place = place[at]
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _key(place: dict[Any, Any] | list[Any], name: str, shown: str) -> Any:
+    """The key or index that a name means: a mapping may have numbers as keys."""
+    if isinstance(place, dict):
+        return int(name) if name not in place and name.isdecimal() and int(name) in place else name
+    if not (name.isascii() and name.isdecimal() and int(name) < len(place)):
+        raise UserError(f"{shown}: {shortened(name)} is no index of a list of {len(place)} (0 is first)")
+    return int(name)

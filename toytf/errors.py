@@ -1,6 +1,7 @@
 """What can end a command early: each class carries its exit code, and its text is one sentence a person can act on."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -33,7 +34,36 @@ LISTED = 40
 def nearest(name: object, accepted: Iterable[str]) -> str:
     """Say which accepted name is meant, or list them: the tail of an error about an unknown name."""
     names = sorted(accepted)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(name)[:LONG], names, n=1, cutoff=0.6)
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    listed = (", ".join(names[:LISTED]) or "none") + more
-    return f'did you mean "{close[0]}"? (accepted: {listed})' if close else f"accepted: {listed}"
+    listed = (", ".join(map(shortened, names[:LISTED])) or "none") + more
+    return f'did you mean "{shortened(close[0])}"? (accepted: {listed})' if close else f"accepted: {listed}"
+
+
+LONG = 120
+"""Characters of a value that a message shows."""
+
+_HARMLESS = "\u200c\u200d"
+"""Joiners, which Persian and emoji need."""
+
+
+def shortened(text: str, length: int = LONG) -> str:
+    """A text as one line that a terminal can show, cut if it is long."""
+    line = one_line(text)
+    return line if len(line) <= length else f"{line[:length]}…"
+
+
+def one_line(text: str) -> str:
+    """A text as one line, without what a terminal would obey or cannot write: such characters are shown as escapes."""
+    return "".join(map(_shown, " ".join(text.split())))
+
+
+def _shown(letter: str) -> str:
+    hidden = unicodedata.category(letter) in ("Cc", "Cf", "Cs") and letter not in _HARMLESS
+    return letter.encode("unicode_escape", "surrogatepass").decode() if hidden else letter
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line: the system's own word for it, or the first line of the message."""
+    said = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+    return shortened(str(said) or type(error).__name__)

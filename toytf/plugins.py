@@ -7,6 +7,7 @@ A plug-in is a config class. Its `kind` is the name of its entry point, its fiel
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from toytf.compose import Overrides, read_config
+from toytf.compose import Overrides, locate, read_config
 from toytf.config import Config, validate
-from toytf.errors import UserError, nearest
+from toytf.errors import UserError, nearest, one_line
+from toytf.footprint import Need
 
 
 class Plugin(Config):
@@ -28,12 +30,32 @@ class Plugin(Config):
     """Where the thing itself is, as "module:name"; called with the config as its first argument."""
 
 
+@dataclass(frozen=True)
+class TaskSizes:
+    """What a model has to be built for: how many tokens, outputs and positions, and the keys that decide it."""
+
+    n_tokens: int
+    n_outputs: int
+    n_positions: int
+    n_asked: int
+    """Positions of a sequence that are asked."""
+    keys: Mapping[str, float]
+
+
 class TaskConfig(Plugin):
     """The config of a task."""
 
     kind: str
     roles: ClassVar[tuple[str, ...]] = ()
     """The named sets of positions that its batches mark and that the loss or an accuracy may be taken over."""
+
+    def sizes(self) -> TaskSizes | None:
+        """What the memory of a training is estimated from; None: it is not."""
+        return None
+
+    def needs(self) -> list[Need]:
+        """Memory that the task itself takes, besides its sequences."""
+        return []
 
 
 class ProbeConfig(Plugin):
@@ -63,6 +85,10 @@ class ExperimentConfig(Plugin):
     figures: ClassVar[str] = ""
     """Where the figures of a run's page come from, as "module:name"; called with the run, yields names and figures."""
 
+    def needs(self) -> list[Need]:
+        """The memory that the run takes, as far as it can be told before it is built."""
+        return []
+
     def settled(self) -> Self:
         """The same config with what depends on the machine filled in: what config.yaml of a run holds."""
         return self
@@ -86,7 +112,7 @@ def plugins(group: str) -> dict[str, Any]:
 
 
 def _leave_out(point: EntryPoint, reason: str) -> None:
-    sys.stderr.write(f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {' '.join(reason.split())}\n")
+    sys.stderr.write(f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {one_line(reason)}\n")
 
 
 def implementation(config: Plugin) -> Callable[..., Any]:
@@ -118,8 +144,13 @@ class _OneOf:
         return {"anyOf": [{"enum": list(plugins(self.group))}, union]} if self.tag == "kind" else union
 
     def _read_name(self, value: Any) -> Any:
-        """A bare name is a kind with nothing else said."""
-        return {"kind": value} if self.tag == "kind" and isinstance(value, str) else value
+        """A bare name is a kind with nothing else said; a kind that is not installed is refused."""
+        value = {"kind": value} if self.tag == "kind" and isinstance(value, str) else value
+        kind = value.get(self.tag) if isinstance(value, Mapping) else None
+        if isinstance(kind, str) and kind not in plugins(self.group):
+            context = {"tag": self.tag, "kind": kind, "hint": nearest(kind, plugins(self.group)), "group": self.group}
+            raise PydanticCustomError("unknown_plugin", "not installed", context)
+        return value
 
 
 AnyTask = Annotated[TaskConfig, _OneOf("tasks", "kind")]
@@ -138,7 +169,8 @@ def load_config(
 ) -> ExperimentConfig:
     """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment."""
     label = str(source) if isinstance(source, str | Path) else "config"
-    return validate(experiment_schema(), read_config(source, overrides, folder), label)
+    beside = locate(source, Path()).parent if isinstance(source, str | Path) else folder
+    return validate(experiment_schema(), read_config(source, overrides, folder), label, beside)
 
 
 def probe_config(kind: str) -> ProbeConfig:

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from toytf.config import Config
-from toytf.plugins import TaskConfig
+from toytf.errors import reason
+from toytf.footprint import INT, Need
+from toytf.plugins import TaskConfig, TaskSizes
 
 SHAKESPEARE = "shakespeare"
 """The corpus that ships: 42 plays and poems, as a table of 65 characters."""
@@ -67,8 +69,12 @@ class BigramConfig(TaskConfig):
     def _corpus_exists(cls, corpus: str) -> str:
         if corpus == SHAKESPEARE:
             return corpus
-        path = Path(corpus).expanduser().resolve()
-        if not path.is_file():
+        try:
+            path = Path(corpus).expanduser().resolve()
+            there = path.is_file()
+        except (OSError, RuntimeError) as error:  # a name that is too long, a user who does not exist
+            raise ValueError(f"cannot be read: {reason(error)}") from None
+        if not there:
             raise ValueError(f'no such text file (give a path, or "{SHAKESPEARE}" for the table that ships)')
         return str(path)
 
@@ -78,7 +84,10 @@ class BigramConfig(TaskConfig):
         corpus = info.data.get("corpus", SHAKESPEARE)
         if corpus == SHAKESPEARE:
             return None
-        found = hashlib.sha256(Path(corpus).read_bytes()).hexdigest()
+        try:
+            found = hashlib.sha256(Path(corpus).read_bytes()).hexdigest()
+        except OSError as error:
+            raise ValueError(f"the text {corpus} cannot be read: {reason(error)}") from None
         if expected not in (None, found):
             raise ValueError(f"the text {corpus} has changed since")
         return found
@@ -98,3 +107,17 @@ class BigramConfig(TaskConfig):
                 f"{self.n_triggers + 2}, got {self.seq_len}"
             )
         return self
+
+    def sizes(self) -> TaskSizes:
+        """All characters, as inputs and outputs, at every position."""
+        n_characters = 65
+        if self.corpus != SHAKESPEARE:
+            n_characters = len(set(Path(self.corpus).read_text(encoding="utf-8", errors="replace")))
+        n = min(self.n_tokens, n_characters)
+        keys = {"task.seq_len": self.seq_len, "task.n_tokens": n}
+        return TaskSizes(n + 1, n + 1, self.seq_len, self.seq_len, keys)
+
+    def needs(self) -> list[Need]:
+        """Tables of character pairs: counts, probabilities and what they are drawn with."""
+        n = self.sizes().n_tokens
+        return [Need("tables of character pairs", 8 * n * n * INT, {"task.n_tokens": self.n_tokens})]

@@ -6,6 +6,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from toytf.config import Config
 from toytf.experiments.config import SeededConfig
+from toytf.footprint import FLOAT, INT, Need
 
 
 class ReadOutConfig(Config):
@@ -58,6 +59,17 @@ class ThreeStepsConfig(SeededConfig):
         if len(set(self.samples)) < len(self.samples):
             raise ValueError(f"samples: {max(self.samples, key=self.samples.count)} is listed twice")
         return self
+
+    def needs(self) -> list[Need]:
+        """The vectors, the three matrices, and every token of the sequences as a vector."""
+        N, T = self.n_tokens, self.seq_len
+        d = self.dimension or 3 * N + T
+        n = max(*self.samples, self.evaluation_samples)
+        sizes: dict[str, float] = {"n_tokens": N, "seq_len": T, "dimension": self.dimension or 0}
+        return [
+            Need("vectors and weights", 3 * FLOAT * d * (3 * N + T + d), sizes),
+            Need("the sequences", 3 * INT * n * T, {"samples": n, "seq_len": T}),
+        ]
 
     def suffix(self, samples: int) -> str:
         """How the metrics of a number of samples end: plain for the largest, which is nearest to the theorem."""

@@ -1,11 +1,13 @@
 """The configs of the experiments on how many facts a model learns: `fact_capacity` and `fact_grid`."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from toytf.experiments.config import SeededConfig
+from toytf.footprint import DOUBLE, FLOAT, INT, Need
 
 Mix: TypeAlias = tuple[PositiveFloat, NonNegativeFloat]
 """α and β: what a model of dimension d has of attention and of hidden units, H d_head = α d and m = β d."""
@@ -48,6 +50,20 @@ class FactTrainingsConfig(SeededConfig):
     def _rates_differ(self) -> "FactTrainingsConfig":
         _no_repeats("learning_rates", self.learning_rates)
         return self
+
+    def _training_needs(
+        self, S: float, R: float, D: float, parameters: float, sizes: Mapping[str, float]
+    ) -> list[Need]:
+        """Of a training on S subjects, R relations and D answers of each: weights, table, sequences and logits."""
+        largest = max(self.batch_size, self.check_sequences)
+        data = {"batch_size": self.batch_size, "check_sequences": self.check_sequences, "seq_len": self.seq_len}
+        n_tokens, n_answers = 2 * (S + R), R * D
+        return [
+            Need("weights, gradients and the optimiser", 4 * FLOAT * parameters, sizes),
+            Need("the fact table", DOUBLE * (6 * S * R + 3 * R * n_answers), sizes),
+            Need("the sequences of a step", largest * (3 * INT * self.seq_len + 2 * DOUBLE * n_tokens), data),
+            Need("the logits of a step", 3 * FLOAT * largest * n_answers, data),
+        ]
 
 
 class FactCapacityConfig(FactTrainingsConfig):
@@ -93,6 +109,15 @@ class FactCapacityConfig(FactTrainingsConfig):
                     )
         return self
 
+    def needs(self) -> list[Need]:
+        """The largest model, on a table of 0.15 facts per parameter."""
+        d, (alpha, beta) = max(self.dimensions), max(self.mixes, key=sum)
+        parameters = (4 * alpha + 2 * beta) * d * d
+        S = math.sqrt(0.15 * parameters)
+        R = math.sqrt(S) if self.table == "square" else S
+        D = S if self.table == "distinct" else self.n_answers or N_ANSWERS
+        return self._training_needs(S, R, D, parameters, {"dimensions": d, "n_heads": self.n_heads})
+
 
 class FactGridConfig(FactTrainingsConfig):
     """The accuracy that models reach on one table of facts, by heads and hidden units."""
@@ -121,6 +146,14 @@ class FactGridConfig(FactTrainingsConfig):
         _no_repeats("heads", self.heads)
         _no_repeats("widths", self.widths)
         return self
+
+    def needs(self) -> list[Need]:
+        """The largest model."""
+        heads, width = max(self.heads), max(self.widths)
+        parameters = self.d_model * (4 * heads * self.d_head + 2 * width)
+        sizes = {"d_model": self.d_model, "d_head": self.d_head, "heads": heads, "widths": width}
+        sizes |= {name: getattr(self, name) for name in ("n_subjects", "n_relations", "n_answers")}
+        return self._training_needs(self.n_subjects, self.n_relations, self.n_answers, parameters, sizes)
 
 
 def _no_repeats(field: str, values: tuple[object, ...]) -> None:

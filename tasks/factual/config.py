@@ -1,37 +1,91 @@
 """What a factual recall task can be."""
 
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveInt,
+    model_validator,
+)
 
 from toytf.compose import locate
 from toytf.config import Config
-from toytf.errors import UserError
-from toytf.plugins import TaskConfig
+from toytf.errors import UserError, reason, shortened
+from toytf.footprint import DOUBLE, NAME, Need
+from toytf.plugins import TaskConfig, TaskSizes
 
 SIZES = {"n_subjects": 16, "n_relations": 16, "n_answers": 8}
 """The sizes of a drawn table, unless others are given."""
 
+FACTS_FILE = "facts.json"
+"""Where a run keeps the facts of a user's file."""
 
-def _read(facts: object) -> object:
-    """The facts of a file, so that a run has them whatever becomes of it."""
-    if not isinstance(facts, str):
-        return facts
-    from tasks.factual.table import read_facts
+Fact = tuple[str, str, str]
+"""Subject, relation, attribute."""
 
-    path = locate(Path(facts).expanduser(), Path())
-    if not path.is_file():
-        raise ValueError("no such file: give the path of a CSV file with the columns subject, relation, attribute")
+
+def _read(facts: object, info: Any) -> object:
+    """The facts of a CSV file, or of the file that a run keeps them in; facts themselves stay as they are."""
     try:
-        return read_facts(path)
+        if isinstance(facts, Mapping):
+            return _read_kept(facts, (info.context or {}).get("folder") or Path())
+        return _read_csv(facts) if isinstance(facts, str) else facts
     except UserError as error:
         raise ValueError(str(error)) from None
 
 
+def _read_csv(name: str) -> Sequence[Fact]:
+    from tasks.factual.table import read_facts
+
+    try:
+        path = locate(Path(name).expanduser(), Path())
+        there = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a user who does not exist
+        raise UserError(f"cannot be read: {reason(error)}") from None
+    if not there:
+        raise UserError("no such file: give the path of a CSV file with the columns subject, relation, attribute")
+    return read_facts(path)
+
+
+def _read_kept(given: Mapping[Any, Any], folder: Path) -> object:
+    """What `_kept` names; it must be what it was."""
+    if set(given) != {"file", "sha256"} or given["file"] != FACTS_FILE:
+        raise UserError(
+            f"expected the path of a CSV file, a list of facts, or {{file: {FACTS_FILE}, sha256: …}} as the config of "
+            f"a run has it, got {shortened(str(dict(given)))}"
+        )
+    path = folder / FACTS_FILE
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}; the facts of this run were kept there") from None
+    if hashlib.sha256(content).hexdigest() != given["sha256"]:
+        raise UserError(f"{path} is not what it was when the run began: put the file back, or start a new run")
+    return json.loads(content)
+
+
+def facts_file(facts: Sequence[Fact]) -> bytes:
+    """The file that a run keeps facts in: a JSON list, one fact a line."""
+    lines = ",\n".join(json.dumps(fact, ensure_ascii=False) for fact in facts)
+    return f"[\n{lines}\n]\n".encode()
+
+
+def _kept(facts: Sequence[Fact] | None) -> dict[str, str] | None:
+    """How config.yaml names the facts, which can be too many for it."""
+    return {"file": FACTS_FILE, "sha256": hashlib.sha256(facts_file(facts)).hexdigest()} if facts else None
+
+
 Facts = Annotated[
-    tuple[tuple[str, str, str], ...],
-    BeforeValidator(_read, json_schema_input_type=str | list[tuple[str, str, str]]),
+    tuple[Fact, ...],
+    BeforeValidator(_read, json_schema_input_type=str | list[Fact] | dict[Literal["file", "sha256"], str]),
+    PlainSerializer(_kept, when_used="json"),
     Field(min_length=1),
 ]
 
@@ -72,7 +126,7 @@ class FactualConfig(TaskConfig):
     """Every relation has answers of its own, or all have the same."""
     facts: Facts | None = None
     """Facts instead of a drawn table: the path of a CSV file with the columns subject, relation and attribute
-    (`configs/…` may be a file that ships), or the facts themselves, which is what the config of a run has."""
+    (`configs/…` may be a file that ships), or the facts themselves. A run keeps them in its own facts.json."""
     subjects: tuple[str, ...] = ()
     """Only these subjects of the file (default: all)."""
     relations: tuple[str, ...] = ()
@@ -106,14 +160,15 @@ class FactualConfig(TaskConfig):
             before = answers.setdefault((subject, relation), attribute)
             if before != attribute:
                 raise ValueError(
-                    f'facts: "{subject}, {relation}" has two answers, "{before}" and "{attribute}": a fact has one'
+                    f'facts: "{shortened(f"{subject}, {relation}")}" has two answers, "{shortened(before)}" and '
+                    f'"{shortened(attribute)}": a fact has one'
                 )
         for name in ("subjects", "relations"):
             chosen = getattr(self, name)
             if chosen and self.facts is None:
                 raise ValueError(f"{name} has an effect only with facts, the path of a CSV file")
             if len(set(chosen)) < len(chosen):
-                raise ValueError(f"{name}: {max(chosen, key=chosen.count)} is listed twice")
+                raise ValueError(f"{name}: {shortened(max(chosen, key=chosen.count))} is listed twice")
         if self.table == "structured" and self.table_seed:
             raise ValueError("table_seed has an effect only with table: random")
         return self
@@ -122,3 +177,39 @@ class FactualConfig(TaskConfig):
         """n_subjects, n_relations or n_answers of a drawn table."""
         given: int | None = getattr(self, name)
         return SIZES[name] if given is None else given
+
+    def files(self) -> dict[str, bytes]:
+        """The facts of a user, if there are any."""
+        return {} if self.facts is None else {FACTS_FILE: facts_file(self.facts)}
+
+    def sizes(self) -> TaskSizes:
+        """Subjects, relations, noise and the end token; all answers; one position."""
+        S, R, A = self._counts()
+        n_noise = S + R if self.n_noise is None else self.n_noise
+        keys = {**self._keys(S, R), "task.seq_len": self.seq_len}
+        if self.n_noise is not None:
+            keys["task.n_noise"] = n_noise
+        return TaskSizes(S + R + n_noise + (self.last == "eos"), A, self.seq_len, 1, keys)
+
+    def needs(self) -> list[Need]:
+        """The table, which answers belong to which relation, and names."""
+        S, R, A = self._counts()
+        keys, sizes = self._keys(S, R), self.sizes()
+        table = (6 * S * R + 3 * R * A) * DOUBLE
+        return [
+            Need("the fact table", table, keys),
+            Need("the names of tokens and answers", NAME * (sizes.n_tokens + A), {**keys, **sizes.keys}),
+        ]
+
+    def _counts(self) -> tuple[int, int, int]:
+        """Subjects, relations and answers; all those of a file, even if only some of them are chosen."""
+        if self.facts is not None:
+            S, R, A = (len(set(column)) for column in zip(*self.facts, strict=True))
+            return len(self.subjects) or S, len(self.relations) or R, A
+        S, R, D = (self.size(name) for name in SIZES)
+        return S, R, D if self.pools == "shared" else R * D
+
+    def _keys(self, S: int, R: int) -> dict[str, float]:
+        if self.facts is not None:
+            return {"task.facts (subjects)": S, "task.facts (relations)": R}
+        return {f"task.{name}": self.size(name) for name in SIZES}

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from toytf.errors import UserError, nearest
+from tasks.factual.config import Fact
+from toytf.errors import UserError, nearest, reason, shortened
 
 COLUMNS = ("subject", "relation", "attribute")
 
@@ -17,9 +18,6 @@ UNKNOWN = -1
 """The entry of a pair about which nothing is said."""
 
 Law = Float[np.ndarray, "_"]
-
-Fact = tuple[str, str, str]
-"""Subject, relation, attribute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +108,7 @@ class FactTable:
     def restricted(self, subjects: Sequence[str] = (), relations: Sequence[str] = ()) -> "FactTable":
         """The facts about some subjects and relations only, in the given order; the answers they do not use go."""
         rows, columns = (
-            [_number(name, names, what) for name in chosen or names]
+            _numbers(chosen, names, what)
             for what, names, chosen in (
                 ("subject", self.subject_names, subjects),
                 ("relation", self.relation_names, relations),
@@ -124,7 +122,7 @@ class FactTable:
         ):
             if not has_facts.all():
                 alone = names[numbers[int(has_facts.argmin())]]
-                raise UserError(f'task.{what}s: "{alone}" has no fact among those that are chosen')
+                raise UserError(f'task.{what}s: "{shortened(alone)}" has no fact among those that are chosen')
         used = np.unique(answers[known])
         renumbered = np.where(known, np.searchsorted(used, answers), UNKNOWN)
         sets = np.zeros((len(columns), len(used)), dtype=bool)
@@ -157,7 +155,7 @@ def read_facts(path: Path) -> tuple[Fact, ...]:
             reader = csv.reader(file)
             rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as a CSV file in UTF-8: {error}") from None
+        raise UserError(f"{path}: cannot be read as a CSV file in UTF-8: {reason(error)}") from None
     if not rows:
         raise UserError(f"{path}: the file is empty; it should begin with the line {','.join(COLUMNS)}")
     (_, header), *rows = rows
@@ -167,19 +165,19 @@ def read_facts(path: Path) -> tuple[Fact, ...]:
             raise UserError(f'{path}: the first line {fault} the column "{name}"; it should be {",".join(COLUMNS)}')
     for name in header:
         if name not in COLUMNS:
-            raise UserError(f'{path}: column "{name}" is not known: {nearest(name, COLUMNS)}')
+            raise UserError(f'{path}: column "{shortened(name)}" is not known: {nearest(name, COLUMNS)}')
     if not rows:
         raise UserError(f"{path}: there is no fact below the first line")
     seen: dict[tuple[str, str], tuple[str, int]] = {}
     for number, row in rows:
         if len(row) != len(header) or not all(row):
-            raise UserError(f"{path}, line {number}: expected {len(header)} names, got {row}")
+            raise UserError(f"{path}, line {number}: expected {len(header)} names, got {shortened(str(row))}")
         subject, relation, attribute = (row[header.index(name)] for name in COLUMNS)
         before, line = seen.setdefault((subject, relation), (attribute, number))
         if before != attribute:
             raise UserError(
-                f'{path}: "{subject}, {relation}" has two answers, "{before}" in line {line} and "{attribute}" in line '
-                f"{number}: a fact has one"
+                f'{path}: "{shortened(f"{subject}, {relation}")}" has two answers, "{shortened(before)}" in line '
+                f'{line} and "{shortened(attribute)}" in line {number}: a fact has one'
             )
     return tuple((subject, relation, attribute) for (subject, relation), (attribute, _) in seen.items())
 
@@ -211,10 +209,15 @@ def _numbered(within: Int[np.ndarray, "S R"], n_answers: int, *, shared: bool) -
     return FactTable(within + offset, sets, subjects, relations, answer_names)
 
 
-def _number(name: str, names: tuple[str, ...], what: str) -> int:
-    if name not in names:
-        raise UserError(f'task.{what}s: no {what} of the file is called "{name}": {nearest(name, names)}')
-    return names.index(name)
+def _numbers(chosen: Sequence[str], names: tuple[str, ...], what: str) -> list[int]:
+    """The numbers of those that are chosen, or of all."""
+    number = {name: i for i, name in enumerate(names)}
+    for name in chosen:
+        if name not in number:
+            raise UserError(
+                f'task.{what}s: no {what} of the file is called "{shortened(name)}": {nearest(name, names)}'
+            )
+    return [number[name] for name in chosen or names]
 
 
 def _normalised(mass: Float[np.ndarray, "n A"]) -> Float[np.ndarray, "n A"]:

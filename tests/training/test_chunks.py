@@ -9,8 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toytf.models.tables import tables_pay
 from toytf.plugins import load_config
 from toytf.training.build import build_model, build_task
-from toytf.training.chunks import CACHED, chunk_size, chunks
+from toytf.training.chunks import chunk_size, chunks
 from toytf.training.evaluate import plain_forward, role_metrics
+from toytf.training.footprint import CACHED
 from toytf.training.freezing import trainable_at
 from toytf.training.learner import SeedLearner, build_optimizer
 from toytf.training.loop import training_step

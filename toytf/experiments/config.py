@@ -1,16 +1,18 @@
 """What the configs of experiments share, and the config of the experiment `train`."""
 
 import re
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from toytf.compose import overlay
 from toytf.config import validate
-from toytf.errors import UserError, nearest
+from toytf.errors import UserError, nearest, shortened
+from toytf.footprint import Need
 from toytf.models.config import ModelConfig
 from toytf.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig
 from toytf.training.config import LoggingConfig, TrainConfig
+from toytf.training.footprint import training_needs
 
 
 class SeededConfig(ExperimentConfig):
@@ -20,7 +22,7 @@ class SeededConfig(ExperimentConfig):
     """The experiment is done with each; the summary has their mean and standard deviation."""
     device: str = "auto"
     """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
-    threads: PositiveInt = 2
+    threads: Annotated[int, Field(ge=1, le=1024)] = 2
     """CPU threads; part of the config because sums, and so the last bits, depend on it."""
     logging: LoggingConfig = LoggingConfig()
 
@@ -74,6 +76,14 @@ class TrainExperimentConfig(SeededConfig):
             raise ValueError(f"probes: {max(kinds, key=kinds.count)} is listed twice")
         return self
 
+    def needs(self) -> list[Need]:
+        """Those of the task and its tests, and of a training if the task tells its sizes."""
+        needs = [need for task in (self.task, *self.test_tasks.values()) for need in task.needs()]
+        sizes = self.task.sizes()
+        if sizes is not None:
+            needs += training_needs(self.train, self.model, sizes, on_cpu=self.device.startswith("cpu"))
+        return needs
+
     @property
     def test_tasks(self) -> dict[str, TaskConfig]:
         """The task as each test changes it."""
@@ -81,6 +91,6 @@ class TrainExperimentConfig(SeededConfig):
 
     def _test_task(self, name: str) -> TaskConfig:
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise UserError(f'tests: "{name}" cannot be a name: take small letters, digits and _')
-        changed = overlay(self.task.model_dump(mode="json"), self.tests[name])
+            raise UserError(f'tests: "{shortened(name)}" cannot be a name: take small letters, digits and _')
+        changed = overlay(self.task.model_dump(), self.tests[name])
         return validate(TypeAdapter(type(self.task)), changed, f"tests.{name}")

@@ -1,11 +1,15 @@
 """The configs of the experiments on memories alone: `capacity` and `storage`."""
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from toytf.config import Config
 from toytf.experiments.config import SeededConfig
+from toytf.footprint import FLOAT, Need
 
 Rule = Literal[
     "optimum",
@@ -127,6 +131,17 @@ class CapacityConfig(SeededConfig):
             raise ValueError("widths is given, but none of the rules has a width")
         return self
 
+    def needs(self) -> list[Need]:
+        """The largest case: the scores of as many pairs as a matrix, or hidden units, may store."""
+        d_in, d_out = max(map(sides, self.dimensions), key=math.prod)
+        width = max(self.widths, default=0) if set(self.rules) & set(WIDE) else 0
+        parameters = max(d_in * d_out, width * (d_in + d_out))
+        n = parameters / (2 * math.log(parameters + math.e)) if set(self.rules) & set(EXACT) else 0.05 * parameters
+        keys = {"dimensions": max(d_in, d_out), **({"widths": width} if width else {})}
+        together = len(self.seeds) if set(self.rules) & set(EXACT) else 1
+        memory = _memory_needs(n, (d_in, d_out), width, self.data.n_answers, keys)
+        return [replace(need, bytes=together * need.bytes) for need in memory]
+
 
 class PairsConfig(Config):
     """Facts about pairs: keys (e_s + ẽ_r)/√2, answers drawn from the pool of the second part."""
@@ -176,6 +191,30 @@ class StorageConfig(SeededConfig):
         if self.pairs is not None and (self.noise, self.n, self.data.n_answers) != (None, None, None):
             raise ValueError("pairs says how many associations there are: leave out n, noise and data.n_answers")
         return self
+
+    def needs(self) -> list[Need]:
+        """The scores of all pairs, and the hidden units."""
+        d_in, d_out = sides(self.dimension)
+        keys: dict[str, float] = {"dimension": max(d_in, d_out), "width": self.width or 0}
+        n_answers = self.data.n_answers
+        if self.pairs is not None:
+            n, n_answers = self.pairs.first * self.pairs.second, self.pairs.second * self.pairs.answers
+            keys |= {f"pairs.{name}": getattr(self.pairs, name) for name in ("first", "second", "answers")}
+        else:
+            n_answers = min(self.n or 0, n_answers or self.n or 0)
+            n = (self.n or 0) * (self.noise or 1)
+            keys |= {"n": self.n or 0, "noise": self.noise or 0}
+        return _memory_needs(n, self.dimension, self.width or 0, n_answers, keys)
+
+
+def _memory_needs(n: float, size: Size, width: int, n_answers: int | None, keys: Mapping[str, float]) -> list[Need]:
+    """Of n pairs: their vectors, scores with all answers, the matrix and the hidden units."""
+    d_in, d_out = sides(size)
+    scores, vectors = n * (n_answers or n), n * (d_in + d_out + width) + d_in * d_out + width * (d_in + d_out)
+    return [
+        Need("the scores of pairs", 3 * FLOAT * scores, keys),
+        Need("vectors and weights", 3 * FLOAT * vectors, keys),
+    ]
 
 
 def _no_repeats(field: str, values: tuple[object, ...]) -> None:

@@ -131,7 +131,7 @@ class FeedForward(nn.Module):
         super().__init__()
         d, law = config.d_model, config.feed_forward.law
         self.linear = config.feed_forward.kind == "linear"
-        width = d if self.linear else config.feed_forward.width or 4 * d
+        width = config.width
         self.W_in = nn.Parameter(draw_weights(law, (1, d, width), d, generator)[0])
         self.b_in = nn.Parameter(torch.zeros(width)) if config.feed_forward.bias else None
         self.W_out = None if self.linear else nn.Parameter(draw_weights(law, (1, width, d), width, generator)[0])

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch
-
-CACHED = 2**22
-"""Floats of the largest activation of a chunk (16 MB), such as an attention pattern or a hidden layer."""
+from toytf.training.footprint import cached_chunk
 
 
 def chunk_size(model: ToyTransformer, last: int) -> int | None:
@@ -22,12 +20,7 @@ def chunk_size(model: ToyTransformer, last: int) -> int | None:
 
     It is on a GPU.
     """
-    if model.device.type != "cpu":
-        return None
-    T, config = model.n_positions, model.config
-    parts = filter(None, map(model.feed_forward, range(config.n_layers)))
-    width = max((part.W_in.shape[1] for part in parts), default=0)
-    return max(1, CACHED // max(last * max(T * config.attention.n_heads, width), T * config.d_model))
+    return cached_chunk(model.config, model.n_positions, last) if model.device.type == "cpu" else None
 
 
 def chunks(batch: Batch, size: int | None) -> Iterator[Batch]:

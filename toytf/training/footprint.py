@@ -1,0 +1,54 @@
+"""The memory of a training, from its config. Imports no torch."""
+
+from toytf.footprint import FLOAT, INT, Need
+from toytf.models.config import ModelConfig
+from toytf.plugins import TaskSizes
+from toytf.training.config import SgdConfig, TrainConfig
+
+CACHED = 2**22
+"""Floats of the largest activation of a chunk on a CPU (16 MB), such as an attention pattern or a hidden layer."""
+
+HELD = 3
+"""How often an activation is there while gradients are taken: before and after a function, and its gradient."""
+
+
+def cached_chunk(config: ModelConfig, n_positions: int, asked: int) -> int:
+    """How many sequences of a CPU's chunk keep their activations in the cache, asked at their last positions."""
+    largest = asked * max(n_positions * config.attention.n_heads, config.width)
+    return max(1, CACHED // max(largest, n_positions * config.d_model))
+
+
+def training_needs(config: TrainConfig, model: ModelConfig, task: TaskSizes, *, on_cpu: bool) -> list[Need]:
+    """Weights and optimiser, sequences, activations of one chunk, and what an evaluation looks at."""
+    T, d, L, heads = task.n_positions, model.d_model, model.n_layers, model.attention.n_heads
+    sizes = {"model.d_model": d, "model.n_layers": L, "model.attention.n_heads": heads}
+    if model.attention.d_head is not None:
+        sizes["model.attention.d_head"] = model.attention.d_head
+    if model.feed_forward.width is not None:
+        sizes["model.feed_forward.width"] = model.width
+    positions = {key: value for key, value in task.keys.items() if key.endswith("seq_len")}
+    chunk = config.chunk or (cached_chunk(model, T, task.n_asked) if on_cpu else config.batch_size)
+    n = min(chunk, config.batch_size)
+    chunked = {"train.chunk": n} if config.chunk else {} if on_cpu else {"train.batch_size": n}
+    queries = (L - 1) * T + task.n_asked
+    copies = 2 + (1 if isinstance(config.optimizer, SgdConfig) else 2)
+    stream = n * T * (heads * model.d_head + 2 * d) * L + n * queries * model.width
+    parameters = model.n_parameters(task.n_tokens, T, task.n_outputs)
+    evaluated = config.evaluation.sequences
+    return [
+        Need("weights, gradients and the optimiser", copies * FLOAT * parameters, {**sizes, **task.keys}),
+        Need("the causal masks", L * T * T, positions),
+        Need(
+            "the sequences of a step",
+            8 * INT * config.batch_size * T,
+            {"train.batch_size": config.batch_size, **positions},
+        ),
+        Need("attention patterns of a step", HELD * FLOAT * n * heads * T * queries, {**chunked, **sizes, **positions}),
+        Need("activations of a step", HELD * FLOAT * stream, {**chunked, **sizes, **positions}),
+        Need("the logits of a step", HELD * FLOAT * n * task.n_asked * task.n_outputs, {**chunked, **task.keys}),
+        Need(
+            "the sequences and logits of an evaluation",
+            evaluated * (8 * INT * T + HELD * FLOAT * task.n_asked * task.n_outputs),
+            {"train.evaluation.sequences": evaluated, **task.keys},
+        ),
+    ]
