@@ -1,10 +1,15 @@
 """The command line. Every command imports what it needs when it runs, so that `toytf --help` stays fast."""
 
+import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+LONGEST = 2000
+"""Characters of an error."""
 
 app = typer.Typer(
     help="Train toy transformers on synthetic tasks and compare what they store with ideal associative memories.",
@@ -22,12 +27,13 @@ def run_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory [default: runs/<config name>-<hash>].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run even if memory seems too small.")] = False,
 ) -> None:
     """Run any experiment; prints the run directory last."""
     from toytf.experiments.launch import run
     from toytf.report.terminal import print_table
 
-    finished = run(config, overrides or [], out=out, resume=resume)
+    finished = run(config, overrides or [], out=out, resume=resume, force=force)
     print_table(finished.summary)
     typer.echo(f"page: {finished.report_file}")
     typer.echo(finished.directory)
@@ -106,12 +112,23 @@ def bench_command(
 
 def main() -> None:
     """Run a command; a foreseen end is one line on stderr and an exit code, never a traceback."""
-    from toytf.errors import ToytfError
+    from toytf.errors import ToytfError, reason
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a name
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except ToytfError as error:
         _end(str(error), error.exit_code)
+    except BrokenPipeError:  # whoever reads our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        _end(f"{where}{reason(error)}", 1)
+    except MemoryError:
+        _end("not enough memory", 1)
     except Exception as error:
         usage = getattr(error, "format_message", None)  # an unknown option, a missing argument
         if usage is None:
@@ -124,7 +141,9 @@ def main() -> None:
 
 
 def _end(message: str, exit_code: int) -> None:
-    sys.stderr.write(f"toytf: {' '.join(message.split())}\n")
+    from toytf.errors import shortened
+
+    sys.stderr.write(f"toytf: {shortened(message, LONGEST)}\n")
     sys.exit(exit_code)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file in one move, after its content is on the disk."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)

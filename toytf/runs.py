@@ -2,14 +2,17 @@
 
 import json
 import shlex
+import sys
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from toytf import config as configs
-from toytf.errors import UserError, nearest
+from toytf.checksums import Checksums, read_bytes, sha256
+from toytf.errors import ToytfError, UserError, nearest
 from toytf.files import write_atomic
 from toytf.plugins import ExperimentConfig, load_config, probe_config
+from toytf.rows import read_rows
 from toytf.summary import summarise
 
 if TYPE_CHECKING:
@@ -29,21 +32,23 @@ class Run:
 
     @classmethod
     def open(cls, directory: Path | str) -> "Run":
-        """A run that exists."""
+        """A run that exists, whose files are what they were."""
         run = cls(directory)
         if not run.config_file.is_file():
             raise UserError(f"{directory}: not a run directory (it has no config.yaml)")
+        run.check_files()
         return run
 
     @classmethod
     def start(cls, directory: Path | str, config: ExperimentConfig, *, resume: bool) -> "Run":
-        """A new run directory, or with `resume` the one that holds the same config."""
+        """A new run in a directory that exists, or with `resume` the one that holds the same config."""
         run = cls(directory)
         if run.config_file.exists():
             if not resume:
                 raise UserError(
                     f"{directory} already holds a run: add --resume to go on with it, or choose another --out"
                 )
+            run.check_files()
             changed = configs.differences(run.config, config)
             if changed:
                 raise UserError(
@@ -52,19 +57,34 @@ class Run:
             return run
         if run.metrics_file.exists() or run.checkpoints.exists():
             raise UserError(f"{directory} holds parts of a run but no config.yaml: choose another --out")
-        try:
-            run.directory.mkdir(parents=True, exist_ok=True)
-            write_atomic(run.config_file, configs.dump(config).encode())
-        except OSError as error:
-            raise UserError(f"{directory}: cannot be written: {error.strerror}") from None
+        content = configs.dump(config).encode()
+        for name, file in config.files().items():
+            write_atomic(run.directory / name, file)
+        Checksums(run.directory)[run.config_file.name] = sha256(content)
+        write_atomic(run.config_file, content)  # last: its presence means that the run can be resumed
         return run
 
+    def check_files(self) -> None:
+        """Refuse a run whose files are not what toytf wrote: config, rows and summary."""
+        checksums = Checksums(self.directory)
+        checksums.check(self.config_file.name, "put it back, or run your changed copy with another --out")
+        if self.checkpoints.exists() and not self.checkpoints.is_dir():
+            raise UserError(f"{self.checkpoints} is a file, where a run has the folder of its checkpoints: remove it")
+        if self.finished:
+            checksums.check(self.summary_file.name, f"remove it, and it is written again by: {self.resume_command}")
+            read_rows(self.metrics_file)
+
     def discard_unless_begun(self) -> None:
-        """Free the directory of a run that was refused before its first row, so that the mended command may use it."""
-        rows = self.metrics_file.exists() and self.metrics_file.stat().st_size
-        if not rows and not self.checkpoints.exists():
-            self.metrics_file.unlink(missing_ok=True)
-            self.config_file.unlink(missing_ok=True)
+        """Free the directory of a new run that failed before its first step, so that the mended command may use it."""
+        names = ("config.yaml", "checksums.json", "metrics.jsonl", "timing.json", *_files_of(self))
+        saved = [*self.checkpoints.glob("*")] if self.checkpoints.is_dir() else []
+        rows = self.metrics_file.read_bytes() if self.metrics_file.is_file() else b""
+        if rows and not (saved and all("-step000000." in path.name for path in saved)):
+            return
+        for path in (*saved, *(self.directory / name for name in names)):
+            path.unlink(missing_ok=True)
+        if self.checkpoints.is_dir():
+            self.checkpoints.rmdir()
 
     @property
     def name(self) -> str:
@@ -111,38 +131,50 @@ class Run:
         """One row per seed and evaluation; a line torn by a crash is left out."""
         import pandas as pd
 
-        rows = []
-        for line in self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []:
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return pd.DataFrame(rows)
+        return pd.DataFrame(read_rows(self.metrics_file))
 
     @property
     def summary(self) -> dict[str, float]:
         """Means over seeds, `<metric>/std` beside each when there are several; of what there is while a run goes on."""
         if self.finished:
-            return cast(dict[str, float], json.loads(self.summary_file.read_text()))
+            return self._read_summary()
         history = self.history
         if history.empty:
             raise UserError(f"{self.directory}: nothing has been measured yet")
         return summarise(history)
 
+    def _read_summary(self) -> dict[str, float]:
+        try:
+            summary = json.loads(read_bytes(self.summary_file))
+        except (ValueError, RecursionError):
+            summary = None
+        if not isinstance(summary, dict) or not all(isinstance(value, int | float) for value in summary.values()):
+            raise UserError(
+                f"{self.summary_file} is damaged: remove it, and it is written again by: {self.resume_command}"
+            )
+        return summary
+
     @property
     def finished(self) -> bool:
         """Did the run come to its end?"""
-        return self.summary_file.is_file()
+        return self.summary_file.exists()
+
+    def finish(self) -> None:
+        """Write the summary, last of all files: its presence means that the run is whole."""
+        content = _as_json(summarise(self.history))
+        Checksums(self.directory)[self.summary_file.name] = sha256(content)
+        write_atomic(self.summary_file, content)
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Add to a time in timing.json: the parts of a run that was resumed sum up."""
         path = self.directory / "timing.json"
-        timing = json.loads(path.read_text()) if path.exists() else {}
-        self.write_json(path.name, timing | {name: timing.get(name, 0.0) + seconds})
-
-    def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Put a JSON file into the directory, in one move."""
-        write_atomic(self.directory / name, (json.dumps(content, indent=2) + "\n").encode())
+        try:
+            timing = json.loads(path.read_bytes()) if path.exists() else {}
+            total = timing.get(name, 0.0) + seconds
+        except (ValueError, RecursionError, AttributeError, TypeError):
+            sys.stderr.write(f"toytf: {path} was damaged: the times of earlier parts of this run are lost\n")
+            timing, total = {}, seconds
+        write_atomic(path, _as_json(timing | {name: total}))
 
     def require_model(self) -> None:
         """Refuse a run of an experiment that trains no model."""
@@ -174,7 +206,7 @@ class Run:
         if step is not None and step not in steps:
             raise UserError(f"{self.directory}: no checkpoint at step {step} (there are: {', '.join(map(str, steps))})")
         model = build_model(self.config.model, task, seed)
-        model.load_state_dict(store.load_weights(steps[-1] if step is None else step))
+        store.load_weights(steps[-1] if step is None else step, dict(model.named_parameters()))
         return model.eval()
 
     def lens(self, *, step: int | None = None, seed: int | None = None) -> "HookedToyTransformer":
@@ -224,3 +256,15 @@ class Run:
         if seed is not None and seed not in seeds:
             raise UserError(f"{self.directory}: no seed {seed} (there are: {', '.join(map(str, seeds))})")
         return int(seeds[0] if seed is None else seed)
+
+
+def _as_json(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _files_of(run: Run) -> list[str]:
+    """The files beside its config that a run has."""
+    try:
+        return list(run.config.files())
+    except ToytfError:
+        return []

@@ -133,7 +133,7 @@ def test_lost_rows_are_noticed(uninterrupted: Path, tmp_path: Path) -> None:
         [COMMAND, "run", out / "config.yaml", "--out", out, "--resume"], check=False, capture_output=True, text=True
     )
     assert ended.returncode == 2
-    assert "has lost rows" in ended.stderr
+    assert "metrics.jsonl is not what toytf wrote: rows were changed, added or lost" in ended.stderr
     assert (out / "metrics.jsonl").read_text() == ""
 
 

@@ -1,6 +1,5 @@
 """Experiments that are a list of jobs, each done for all seeds at once: rows, resuming, wandb, summary and page."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -11,10 +10,9 @@ from toytf.experiments.config import SeededConfig
 from toytf.experiments.process import stop_on_interrupt
 from toytf.report.page import write_report
 from toytf.report.terminal import JobLine
+from toytf.rows import MetricsFile, Row
 from toytf.runs import Run
-from toytf.summary import by_seed, summarise
-from toytf.training.learner import Row
-from toytf.training.loop import MetricsFile
+from toytf.summary import by_seed
 from toytf.training.tracking import WandbMirror
 
 Rows = Iterator[tuple[int, dict[str, float]]]
@@ -40,8 +38,8 @@ def run_jobs(
     conclude: from one row per seed to further metrics of each, such as a fit over all jobs.
     """
     metrics = MetricsFile(run.metrics_file)
-    metrics.drop_torn_line()
-    written = {_identity(json.loads(line)) for line in run.metrics_file.read_text().splitlines()}
+    metrics.check_seeds(config.seeds)
+    written = {_identity(row) for row in metrics.rows}
     with JobLine(len(jobs)) as line, stop_on_interrupt() as stop:
         for name, job in jobs.items():
             left = _seeds_without(name, config.seeds, run)
@@ -74,7 +72,7 @@ def run_jobs(
                 mirror.log({**values, "seed": seed, "step": step})
             mirror.log({**row, "seed": seed, "step": int(curve.index[-1])})
     write_report(run)
-    run.write_json("summary.json", summarise(run.history))  # last: its presence means that the run is whole
+    run.finish()
 
 
 def _identity(row: Row) -> tuple[float, float, frozenset[str]]:

@@ -1,4 +1,4 @@
-"""The experiment `train`: every seed from config to summary, table and page."""
+"""The experiment `train`: every seed from config to summary and page."""
 
 import time
 
@@ -7,13 +7,13 @@ from toytf.experiments.config import TrainExperimentConfig
 from toytf.experiments.process import cpu_threads, stop_on_interrupt
 from toytf.report.page import write_report
 from toytf.report.terminal import ProgressLine
+from toytf.rows import MetricsFile
 from toytf.runs import Run
-from toytf.summary import summarise
 from toytf.training.build import build_model, build_probe, build_task, build_tests, pick_device
 from toytf.training.checkpoints import CheckpointStore
 from toytf.training.freezing import trainable_ever
 from toytf.training.learner import SeedLearner
-from toytf.training.loop import MetricsFile, Watch, train
+from toytf.training.loop import Watch, check_rows, train
 from toytf.training.tracking import WandbMirror
 
 
@@ -22,7 +22,7 @@ def run_training(config: TrainExperimentConfig, run: Run) -> None:
     with cpu_threads(config.threads):
         _train_seeds(config, run)
     write_report(run)
-    run.write_json("summary.json", summarise(run.history))  # last: its presence means that the run is whole
+    run.finish()
 
 
 def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
@@ -34,17 +34,16 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
         probe.check(first, task)
     trainable_ever(config.model, dict(first.named_parameters()), config.train.steps)
     metrics = MetricsFile(run.metrics_file)
+    metrics.check_seeds(config.seeds)
     with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt() as stop:
         for seed in config.seeds:
             store = CheckpointStore(run.checkpoints, seed)
-            latest = store.latest()
-            if latest == config.train.steps:
+            if store.latest(config.train.steps) == config.train.steps:
+                check_rows(metrics, store, config.train.steps, store.rows(config.train.steps))
                 line.skip(seed)
                 continue
             if stop.is_set():
                 raise Interrupted(f"stopped before seed {seed}; to go on: {run.resume_command}")
-            if latest is None:
-                metrics.truncate(_end_of_previous_seed(config, run, seed))
             model = first if seed == config.seeds[0] else build_model(config.model, task, seed)
             learner = SeedLearner(model, task, probes, config.train, seed, tests=tests)
             line.begin(seed)
@@ -57,9 +56,4 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
                 raise Interrupted(f"{stopped}; to go on: {run.resume_command}") from None
             finally:
                 run.add_seconds(f"seed{seed}/train_seconds", time.perf_counter() - started)
-
-
-def _end_of_previous_seed(config: TrainExperimentConfig, run: Run, seed: int) -> int:
-    """Where the rows of a seed that has no checkpoint yet begin in metrics.jsonl."""
-    before = config.seeds[: config.seeds.index(seed)]
-    return CheckpointStore(run.checkpoints, before[-1]).metrics_bytes(config.train.steps) if before else 0
+    metrics.sort(config.seeds)

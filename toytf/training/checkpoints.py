@@ -1,11 +1,12 @@
 """Checkpoints: weights that anyone can load, and beside them what training needs to go on to the same bits.
 
 `seed0-step000300.safetensors` holds the weights under their TransformerLens names. `seed0-step000300.training` (also
-safetensors) holds the optimiser, the running loss, and how long metrics.jsonl was; it is written last, so its presence
-means that the checkpoint is whole. Random states need no saving: every stream is found again from its seed, its purpose
-and the step.
+safetensors) holds the optimiser, the running loss, and how many rows metrics.jsonl had of this seed; it is written
+last, so its presence means that the checkpoint is whole. Both carry a checksum. Random states need no saving: every
+stream is found again from its seed, its purpose and the step.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -17,16 +18,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from toytf.errors import UserError
+from toytf.errors import UserError, reason
 from toytf.files import write_atomic
+
+Header = dict[str, int | str]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands: steps done, length of metrics.jsonl, and the loss since the last evaluation."""
+    """Where training stands: steps done, rows written, and the loss since the last evaluation."""
 
     step: int
-    metrics_bytes: int
+    rows: int
     loss_sum: Tensor
     loss_count: int
 
@@ -41,71 +44,121 @@ class CheckpointStore:
         """The steps that have weights."""
         return self._steps("safetensors")
 
-    def latest(self) -> int | None:
-        """The last step that training can go on from."""
+    def latest(self, last: int | None = None) -> int | None:
+        """The last step that training can go on from; a checkpoint beyond the last step of the run is refused."""
         whole = sorted(set(self._steps("training")) & set(self.steps()))
+        if last is not None and whole and whole[-1] > last:
+            raise UserError(
+                f"{self._path(whole[-1], 'training')} is beyond step {last}, the last of this run, and does not belong "
+                f"here: remove {self._path(whole[-1], '*')}"
+            )
         return whole[-1] if whole else None
 
-    def load_weights(self, step: int) -> dict[str, Tensor]:
-        """The weights at a step, by name."""
-        return _read(self._path(step, "safetensors"))[0]
+    def load_weights(self, step: int, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Put the weights of a step into a model."""
+        weights, _ = self._read(step, "safetensors")
+        self._fit(step, weights, parameters)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
+
+    def rows(self, step: int) -> int:
+        """How many rows metrics.jsonl had of this seed at a step, by a checkpoint that is whole."""
+        self._read(step, "safetensors")
+        return int(self._read(step, "training")[1]["rows"])
 
     def save(
         self, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, progress: Progress
     ) -> None:
         """Write a checkpoint; a crash at any moment leaves the older ones as they were."""
         self.directory.mkdir(exist_ok=True)
-        name_of: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
         weights = {name: parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
-        state = {
-            f"{name_of[parameter]}/{key}": value.detach().cpu().contiguous()
-            for parameter, values in optimizer.state.items()
-            for key, value in values.items()
-            if isinstance(value, Tensor)
-        }
+        state = {name: value.detach().cpu().contiguous() for name, value in _state(parameters, optimizer).items()}
         state["loss_sum"] = progress.loss_sum.detach().cpu()
-        header = {"step": progress.step, "metrics_bytes": progress.metrics_bytes, "loss_count": progress.loss_count}
-        _write(self._path(progress.step, "safetensors"), weights, {})
-        _write(self._path(progress.step, "training"), state, header)
+        at: Header = {"seed": self.seed, "step": progress.step}
+        counts: Header = {"rows": progress.rows, "loss_count": progress.loss_count}
+        _write(self._path(progress.step, "safetensors"), weights, at)
+        _write(self._path(progress.step, "training"), state, {**at, **counts})
 
     def restore(self, step: int, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Progress:
         """Put weights and optimiser back as they were at a step."""
-        weights = self.load_weights(step)
-        state, header = _read(self._path(step, "training"))
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(weights[name])
+        state, header = self._read(step, "training")
+        self.load_weights(step, parameters)
+        loss_sum = state.pop("loss_sum")
         for key, value in state.items():
-            name, slash, field = key.rpartition("/")
-            if slash:
-                # AdamW keeps its step count on the CPU whatever the device, so that no step waits for it.
-                device = "cpu" if field == "step" else parameters[name].device
-                optimizer.state[parameters[name]][field] = value.to(device)
+            name, _, field = key.rpartition("/")
+            if name not in parameters or (field != "step" and value.shape != parameters[name].shape):
+                raise self._damaged(step, "training", f"it has {key}, which this model has not")
+            # AdamW keeps its step count on the CPU whatever the device, so that no step waits for it.
+            device = "cpu" if field == "step" else parameters[name].device
+            optimizer.state[parameters[name]][field] = value.to(device)
         device = next(iter(parameters.values())).device
-        return Progress(header["step"], header["metrics_bytes"], state["loss_sum"].to(device), header["loss_count"])
+        return Progress(step, int(header["rows"]), loss_sum.to(device), int(header["loss_count"]))
 
-    def metrics_bytes(self, step: int) -> int:
-        """How long metrics.jsonl was at a step."""
-        return _read(self._path(step, "training"))[1]["metrics_bytes"]
+    def _read(self, step: int, suffix: str) -> tuple[dict[str, Tensor], Header]:
+        """The tensors and the header of a file, which must be what was written."""
+        path = self._path(step, suffix)
+        try:
+            with safe_open(path, framework="pt") as file:
+                header: Header = json.loads((file.metadata() or {}).get("toytf", "{}"))
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            written = header.pop("sha256", None)
+        except (OSError, SafetensorError, ValueError, AttributeError, RecursionError) as error:
+            raise self._damaged(step, suffix, reason(error)) from None
+        if written != _digest(tensors, header):
+            raise self._damaged(step, suffix, "its checksum is another")
+        if (header["seed"], header["step"]) != (self.seed, step):
+            raise self._damaged(step, suffix, f"it is of seed {header['seed']}, step {header['step']}")
+        return tensors, header
+
+    def _fit(self, step: int, found: Mapping[str, Tensor], expected: Mapping[str, nn.Parameter]) -> None:
+        """Refuse weights of another model."""
+        for name in sorted({*found, *expected}):
+            has, wants = (tuple(known[name].shape) if name in known else "none" for known in (found, expected))
+            if has != wants:
+                raise self._damaged(step, "safetensors", f"{name}: expected {wants}, got {has}")
+
+    def _damaged(self, step: int, suffix: str, why: str) -> UserError:
+        """What is wrong with a file, and how the run goes on without it."""
+        summary = self.directory.parent / "summary.json"
+        also = " and summary.json" if summary.exists() else ""
+        earlier = [other for other in sorted(set(self._steps("training")) & set(self.steps())) if other < step]
+        where = f"goes on from step {earlier[-1]}" if earlier else "begins anew"
+        return UserError(
+            f"{self._path(step, suffix)} is not a whole checkpoint ({why}): remove {self._path(step, '*')}{also}, and "
+            f"with --resume the training of seed {self.seed} {where}"
+        )
 
     def _path(self, step: int, suffix: str) -> Path:
         return self.directory / f"seed{self.seed}-step{step:06d}.{suffix}"
 
     def _steps(self, suffix: str) -> list[int]:
-        pattern = re.compile(rf"seed{self.seed}-step(\d+)\.{suffix}")
+        pattern = re.compile(rf"seed{self.seed}-step(\d{{6,}})\.{suffix}")
         names = (pattern.fullmatch(path.name) for path in self.directory.glob(f"seed{self.seed}-step*"))
         return sorted(int(match[1]) for match in names if match)
 
 
-def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, int]) -> None:
+def _state(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The tensors of an optimiser, as `<parameter>/<field>`."""
+    name_of: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
+    return {
+        f"{name_of[parameter]}/{key}": value
+        for parameter, values in optimizer.state.items()
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _write(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
     # One header field: safetensors does not fix the order of several, and equal checkpoints should be equal files.
-    write_atomic(path, save(tensors, {"toytf": json.dumps(header)}))
+    content = {**header, "sha256": _digest(tensors, header)}
+    write_atomic(path, save(tensors, {"toytf": json.dumps(content)}))
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("toytf", "{}"))
-            return {key: file.get_tensor(key) for key in file.keys()}, header  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: not a readable checkpoint: {error}") from None
+def _digest(tensors: Mapping[str, Tensor], header: Header) -> str:
+    """SHA-256 over the header, and over name, type, shape and bytes of every tensor."""
+    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()

@@ -1,20 +1,18 @@
 """The training loop: steps, evaluations, checkpoints, and every way a training can end."""
 
-import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from toytf.errors import Interrupted, RunFailed, UserError
+from toytf.rows import MetricsFile, Row
 from toytf.training.checkpoints import CheckpointStore, Progress
 from toytf.training.config import TrainConfig
 from toytf.training.freezing import trainable_at, trainable_ever
-from toytf.training.learner import Learner, Row, build_optimizer
+from toytf.training.learner import Learner, build_optimizer
 
 
 @dataclass(frozen=True)
@@ -24,39 +22,6 @@ class Watch:
     stepped: Callable[[int], None]
     measured: Sequence[Callable[[Row], None]]
     stopping: Callable[[], bool]
-
-
-class MetricsFile:
-    """metrics.jsonl: one JSON object a line, appended."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.path.touch()
-
-    def append(self, row: Row) -> None:
-        """Write a row through to the file."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def truncate(self, size: int) -> None:
-        """Forget what was written after a checkpoint: it will be written again."""
-        if self.size < size:
-            raise UserError(f"{self.path} has lost rows that its checkpoints know of: start anew with another --out")
-        with self.path.open("r+b") as file:
-            file.truncate(size)
-
-    def drop_torn_line(self) -> None:
-        """Forget a last line that a crash left without its end."""
-        content = self.path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            self.truncate(content.rfind(b"\n") + 1)
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        return self.path.stat().st_size
 
 
 def training_step(learner: Learner, optimizer: torch.optim.Optimizer, step: int, loss_sum: Tensor) -> None:
@@ -78,18 +43,19 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
     ever = trainable_ever(learner.model_config, names, config.steps)
     optimizer = build_optimizer(config, [p for name, p in learner.parameters.items() if name in (ever or names)])
 
-    latest = store.latest()
+    latest = store.latest(config.steps)
     if latest is None:
         device = next(iter(learner.parameters.values())).device
-        at = Progress(0, metrics.size, torch.zeros(learner.n_seeds, device=device), 0)
+        at = Progress(0, 0, torch.zeros(learner.n_seeds, device=device), 0)
     else:
         at = store.restore(latest, learner.parameters, optimizer)
-        metrics.truncate(at.metrics_bytes)
+        check_rows(metrics, store, at.step, at.rows)
+    metrics.forget(lambda row: row["seed"] == store.seed and (latest is None or row["step"] > latest))
     watch.stepped(at.step)
 
     def save() -> None:
         _check_finite(learner, store, at.step)
-        store.save(learner.parameters, optimizer, replace(at, metrics_bytes=metrics.size))
+        store.save(learner.parameters, optimizer, replace(at, rows=len(metrics.of(store.seed))))
 
     def evaluate() -> None:
         nonlocal at
@@ -119,6 +85,17 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
             save()
         if stopping and not ended:
             raise Interrupted(f"stopped at step {at.step} of {config.steps}, saved")
+
+
+def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected: int) -> None:
+    """Refuse a file that has lost rows of a seed which a checkpoint knows of."""
+    found = sum(row["step"] <= step for row in metrics.of(store.seed))
+    if found != expected:
+        raise UserError(
+            f"{metrics.path} has {found} rows of seed {store.seed} up to step {step}, and its checkpoint knows of "
+            f"{expected}: put the file back, or remove {store.directory}/seed{store.seed}-*, and with --resume this "
+            "seed is trained anew"
+        )
 
 
 def _set_trainable(learner: Learner, names: tuple[str, ...], step: int) -> None:

@@ -7,8 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any, Literal
 
+from toytf.rows import Row
 from toytf.training.config import LoggingConfig
-from toytf.training.learner import Row
 
 
 class WandbMirror:

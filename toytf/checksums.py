@@ -1,0 +1,61 @@
+"""checksums.json of a run: what its files were when toytf wrote them, so that a damaged one is named and not used.
+
+A file that is not listed was not written by this version, and is taken as it is.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from toytf.errors import UserError, reason
+from toytf.files import write_atomic
+
+NAME = "checksums.json"
+
+
+def sha256(content: bytes) -> str:
+    """The SHA-256 of some bytes, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+class Checksums:
+    """The checksums of a run directory, by file name."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __getitem__(self, name: str) -> Any:
+        """What is known of a file; None if nothing is."""
+        return self._read().get(name)
+
+    def __setitem__(self, name: str, known: Any) -> None:
+        """Note what a file is, or is about to be."""
+        content = json.dumps({**self._read(), name: known}, indent=2)
+        write_atomic(self.directory / NAME, f"{content}\n".encode())
+
+    def check(self, name: str, mend: str) -> None:
+        """Refuse a file that is not what it was; `mend` says what to do."""
+        known, path = self[name], self.directory / name
+        if known is not None and known != sha256(read_bytes(path)):
+            raise UserError(f"{path} is not what it was when toytf wrote it: {mend}")
+
+    def _read(self) -> dict[str, Any]:
+        path = self.directory / NAME
+        if not path.exists():
+            return {}
+        try:
+            known = json.loads(read_bytes(path))
+        except (ValueError, RecursionError):
+            known = None
+        if not isinstance(known, dict):
+            raise UserError(f"{path} is damaged: remove it, and the files of this run are taken as they are")
+        return known
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; one that cannot be read is named."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from None

@@ -1,0 +1,68 @@
+"""One writer per directory: a lock that its owner holds while it lives, however it ends."""
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from toytf.errors import UserError, shortened
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(file: int) -> None:
+        os.lseek(file, 1 << 30, os.SEEK_SET)  # far behind the text, which others may read
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _take(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+NAME = ".lock"
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory; refuse if another process (or thread) has it.
+
+    The system gives the lock of a dead owner free, so nothing is left behind by a crash.
+    """
+    path = directory / NAME
+    file = _open(path)
+    try:
+        os.truncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}".encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # a directory that is gone needs no lock
+            path.unlink()
+        os.close(file)
+
+
+def _open(path: Path) -> int:
+    """Open and lock; anew if the owner removed the file in between."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _take(file)
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        except (BlockingIOError, PermissionError):
+            owner = shortened(os.read(file, 200).decode(errors="replace")) or "another process"
+            os.close(file)
+            raise UserError(
+                f"{path.parent} is in use: {owner} writes there; wait until it has ended, or choose another --out"
+            ) from None
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                sys.stderr.write(f"toytf: {path.parent} cannot be locked here: do not run two commands on it at once\n")
+                return file
+            os.close(file)
+            raise
+        os.close(file)

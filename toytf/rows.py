@@ -1,0 +1,142 @@
+"""metrics.jsonl: one row a line, as JSON, of seed, step and metrics.
+
+checksums.json says what the file was before the last row and is with it. So a row that a crash tore is told from a row
+that somebody changed: the first is forgotten, the second is named.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from toytf import lock
+from toytf.checksums import Checksums, read_bytes
+from toytf.errors import UserError, shortened
+from toytf.files import write_atomic
+
+Row = dict[str, float | int]
+"""Seed, step and metrics of one evaluation."""
+
+RETRIES = 20
+"""How often a reader looks again at a file that somebody writes."""
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a run, also while it goes on; a line torn by a crash is left out."""
+    for left in reversed(range(RETRIES)):
+        try:
+            return [_parse(path, i, line) for i, line in enumerate(_verified(path).splitlines(), 1)]
+        except UserError:
+            if not left or not (path.parent / lock.NAME).exists():
+                raise
+            time.sleep(0.01)  # a row may have been written between our look at the file and at its checksum
+    return []
+
+
+class MetricsFile:
+    """The rows of a run as its one writer has them; each is on the disk when it is appended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._checksums = path, Checksums(path.parent)
+        content = _verified(path)
+        self._lines = content.splitlines(keepends=True)
+        self.rows = [_parse(path, i, line) for i, line in enumerate(self._lines, 1)]
+        self._rewrite()
+
+    def append(self, row: Row) -> None:
+        """Write a row through to the file; if somebody changed or removed that meanwhile, all rows."""
+        if not self.path.exists() or self.path.stat().st_size != self._size:
+            self._rewrite()
+        line = f"{json.dumps(row)}\n".encode()
+        before, size = self._known(), self._size
+        self._hash.update(line)
+        self._size += len(line)
+        self._checksums[self.path.name] = [before, self._known()]
+        with self.path.open("r+b") as file:
+            file.seek(size)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._lines.append(line)
+        self.rows.append(row)
+
+    def of(self, seed: int) -> list[Row]:
+        """The rows of a seed."""
+        return [row for row in self.rows if row["seed"] == seed]
+
+    def forget(self, unwanted: Callable[[Row], bool]) -> None:
+        """Drop rows that will be written again."""
+        kept = [i for i, row in enumerate(self.rows) if not unwanted(row)]
+        self._arrange(kept)
+
+    def sort(self, seeds: Sequence[int]) -> None:
+        """Put the rows of the seeds in this order, as a run that was never stopped has them."""
+        self._arrange(sorted(range(len(self.rows)), key=lambda i: seeds.index(int(self.rows[i]["seed"]))))
+
+    def check_seeds(self, seeds: Sequence[int]) -> None:
+        """Refuse rows of a seed that the run does not have."""
+        strange = {int(row["seed"]) for row in self.rows} - set(seeds)
+        if strange:
+            raise UserError(
+                f"{self.path} has rows of seed {min(strange)}, which config.yaml does not list: put the files of this "
+                "run back, or start anew with another --out"
+            )
+
+    def _arrange(self, order: list[int]) -> None:
+        if order != list(range(len(self.rows))):
+            self._lines, self.rows = [self._lines[i] for i in order], [self.rows[i] for i in order]
+            self._rewrite()
+
+    def _known(self) -> list[int | str]:
+        return [self._size, self._hash.hexdigest()]
+
+    def _rewrite(self) -> None:
+        """Make the file what this object has."""
+        content = b"".join(self._lines)
+        self._size, self._hash = len(content), hashlib.sha256(content)
+        on_disk = self.path.read_bytes() if self.path.is_file() else None
+        if on_disk == content and self._checksums[self.path.name] == [self._known(), self._known()]:
+            return
+        before = b"" if on_disk is None else on_disk
+        self._checksums[self.path.name] = [[len(before), hashlib.sha256(before).hexdigest()], self._known()]
+        write_atomic(self.path, content)
+        self._checksums[self.path.name] = [self._known(), self._known()]
+
+
+def _verified(path: Path) -> bytes:
+    """The whole lines of the file, which must be what toytf wrote: with the last row, or as it was before that."""
+    known = Checksums(path.parent)[path.name]
+    content = read_bytes(path) if known or path.exists() else b""
+    if known is None:
+        return content[: content.rfind(b"\n") + 1]
+    try:
+        before, after = ((int(size), str(digest)) for size, digest in known)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{path.parent / 'checksums.json'} is damaged: remove it, and rows are taken as they are"
+        ) from None
+    for size, digest in (after, before):
+        whole = len(content) == size if (size, digest) == after else size <= len(content) < max(after[0], size + 1)
+        if whole and hashlib.sha256(content[:size]).hexdigest() == digest:
+            return content[:size]
+    raise UserError(
+        f"{path} is not what toytf wrote: rows were changed, added or lost; put the file back, or start anew with "
+        "another --out"
+    )
+
+
+def _parse(path: Path, number: int, line: bytes) -> Row:
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    whole = isinstance(row, dict) and all(isinstance(row.get(key), int) for key in ("seed", "step"))
+    if not whole or not all(isinstance(value, int | float) for value in row.values()):
+        raise UserError(
+            f"{path}, line {number}: not a row of metrics: {shortened(line.decode(errors='replace'), 60)}; put the "
+            "file back, or start anew with another --out"
+        )
+    return row  # type: ignore[no-any-return]
