@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from toytf.errors import UserError, nearest
+from toytf.errors import UserError, nearest, reason
 from toytf.plugins import plugins
 
 Result = dict[str, float]
@@ -29,7 +29,7 @@ def run_benchmarks(names: list[str], file: Path | None) -> None:
         try:
             file.write_text(json.dumps(results, indent=2) + "\n")
         except OSError as error:
-            raise UserError(f"{file}: cannot be written: {error.strerror}") from None
+            raise UserError(f"{file}: cannot be written: {reason(error)}") from None
 
 
 def best_seconds(work: Callable[[], object], repeats: int) -> float:

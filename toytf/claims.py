@@ -17,8 +17,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAd
 from toytf.catalogue import claim_files
 from toytf.compose import read_config
 from toytf.config import Config, digest, validate
-from toytf.errors import Interrupted, RunFailed, UserError, nearest
+from toytf.errors import Interrupted, RunFailed, UserError, nearest, reason
 from toytf.files import write_atomic
+from toytf.lock import locked
 from toytf.plugins import ExperimentConfig, load_config
 
 if TYPE_CHECKING:
@@ -119,14 +120,19 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
     Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again.
     """
     chosen = {name: load_claim(path) for name, path in _choose(list(names)).items()}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {reason(error)}") from None
     outcomes: list[Outcome] = []
-    for name, (claim, configs) in chosen.items():
-        sys.stderr.write(f"{name} (about {claim.minutes:g} minutes)\n")
-        try:
-            outcomes.append(check(name, claim, configs, out))
-        except Interrupted:
-            raise Interrupted(f"stopped during {name}; the same command goes on from there") from None
-        _write(outcomes, out)
+    with locked(out):
+        for name, (claim, configs) in chosen.items():
+            sys.stderr.write(f"{name} (about {claim.minutes:g} minutes)\n")
+            try:
+                outcomes.append(check(name, claim, configs, out))
+            except Interrupted:
+                raise Interrupted(f"stopped during {name}; the same command goes on from there") from None
+            _write(outcomes, out)
     return outcomes
 
 
@@ -225,9 +231,5 @@ def _choose(names: list[str]) -> dict[str, Path]:
 def _write(outcomes: list[Outcome], out: Path) -> None:
     from toytf.report.verdicts import verdict_page
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / "claims.json", (json.dumps([asdict(o) for o in outcomes], indent=2) + "\n").encode())
-        write_atomic(out / "claims.html", verdict_page(outcomes, out).encode())
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror}") from None
+    write_atomic(out / "claims.json", (json.dumps([asdict(o) for o in outcomes], indent=2) + "\n").encode())
+    write_atomic(out / "claims.html", verdict_page(outcomes, out).encode())

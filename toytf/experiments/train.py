@@ -50,7 +50,7 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
             started = time.perf_counter()
             try:
                 with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
-                    watch = Watch(line.stepped, (line.measured, mirror.log), stop.is_set)
+                    watch = Watch(line.stepped, (line.measured, mirror.log), stop.is_set, line.evaluating)
                     train(learner, config.train, store, metrics, watch)
             except Interrupted as stopped:
                 raise Interrupted(f"{stopped}; to go on: {run.resume_command}") from None

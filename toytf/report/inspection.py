@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from toytf.errors import UserError
+from toytf.errors import UserError, one_line, reason
 from toytf.files import write_atomic
 from toytf.report.page import render, run_figures
 from toytf.report.terminal import print_table
@@ -27,7 +27,7 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     try:
         write_atomic(path, content)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
     print(path)  # noqa: T201
     if serve:
         with PageServer(content) as server, suppress(KeyboardInterrupt):
@@ -50,7 +50,7 @@ def print_probes(
         print_table({**result.metrics, **reference_metrics(result.references, result.metrics)})
         for metric, pairs in result.failures.items():
             if pairs:
-                print(f"worst of {metric}: " + "; ".join(pairs))  # noqa: T201
+                print(f"worst of {metric}: " + "; ".join(map(one_line, pairs)))  # noqa: T201
 
 
 def _beside(directory: Path) -> Path:

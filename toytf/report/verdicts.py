@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
+from toytf.errors import one_line
 from toytf.report.table import number
 from toytf.report.terminal import wide_console
 
@@ -25,7 +27,9 @@ def print_verdicts(outcomes: list["Outcome"]) -> None:
             expected = f"{finding.run}: {finding.metric} {finding.expected}"
             spread = f" ± {number(finding.spread)}" if finding.spread is not None else ""
             verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
-            table.add_row(*names, expected, number(finding.measured) + spread, verdict)
+            table.add_row(
+                *(escape(one_line(text)) for text in (*names, expected)), number(finding.measured) + spread, verdict
+            )
     wide_console().print(table)
 
 

@@ -5,7 +5,7 @@ from typing import cast
 
 import torch
 
-from toytf.errors import UserError, nearest
+from toytf.errors import UserError, nearest, shortened
 from toytf.models.config import ModelConfig
 from toytf.models.transformer import ToyTransformer
 from toytf.plugins import ProbeConfig, TaskConfig, implementation
@@ -20,11 +20,23 @@ def pick_device(name: str) -> torch.device:
         name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     kinds = ("cpu", "cuda", "mps", "xpu")
     if name.partition(":")[0] not in kinds:
-        raise UserError(f'device = "{name}" is not known: {nearest(name, ("auto", *kinds))}')
+        raise UserError(f'device = "{shortened(name)}" is not known: {nearest(name, ("auto", *kinds))}')
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError):
-        raise UserError(f'device = "{name}": there is none here') from None
+        raise UserError(f'device = "{name}": there is none here{_why_not(name)}') from None
+
+
+def _why_not(name: str) -> str:
+    """What is missing for a device, if this build of torch cannot use any of its kind."""
+    kind = name.partition(":")[0]
+    if kind == "cuda" and not torch.backends.cuda.is_built():
+        return (
+            f" (torch {torch.__version__} is built without CUDA: install a build with CUDA, as the PyTorch site says)"
+        )
+    if kind == "mps" and not torch.backends.mps.is_built():
+        return f" (torch {torch.__version__} is built without MPS, which only Macs have)"
+    return ""
 
 
 def build_task(config: TaskConfig, device: torch.device) -> Task:

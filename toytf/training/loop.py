@@ -17,11 +17,12 @@ from toytf.training.learner import Learner, build_optimizer
 
 @dataclass(frozen=True)
 class Watch:
-    """What looks on while a training runs: told of every step and row, asked whether to stop."""
+    """What looks on while a training runs: told of every step, evaluation and row, asked whether to stop."""
 
     stepped: Callable[[int], None]
     measured: Sequence[Callable[[Row], None]]
     stopping: Callable[[], bool]
+    evaluating: Callable[[], None] = lambda: None
 
 
 def training_step(learner: Learner, optimizer: torch.optim.Optimizer, step: int, loss_sum: Tensor) -> None:
@@ -59,6 +60,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
 
     def evaluate() -> None:
         nonlocal at
+        watch.evaluating()
         for row, loss_sum in zip(learner.evaluate(at.step), at.loss_sum.tolist(), strict=True):
             full = {**row, "train/loss": loss_sum / at.loss_count} if at.loss_count else row
             if not all(math.isfinite(value) for value in full.values()):
