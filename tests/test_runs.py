@@ -150,7 +150,7 @@ def test_one_probe_can_be_chosen(tiny_run: toytf.Run, invoke: "Callable[..., End
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--step", "7"], "no checkpoint at step 7 (there are: 0, 1, 2)"),
+        (["--step", "7"], "no checkpoint of seed 0 at step 7 (there are: 0, 1, 2)"),
         (["--seed", "5"], "no seed 5 (there are: 0)"),
         (["--probe", "attentoin"], 'did you mean "attention"?'),
     ],

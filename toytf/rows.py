@@ -76,6 +76,10 @@ class MetricsFile:
         """Put the rows of the seeds in this order, as a run that was never stopped has them."""
         self._arrange(sorted(range(len(self.rows)), key=lambda i: seeds.index(int(self.rows[i]["seed"]))))
 
+    def close(self) -> None:
+        """Say that no further row comes: from now on a torn one is damage."""
+        self._rewrite()
+
     def check_seeds(self, seeds: Sequence[int]) -> None:
         """Refuse rows of a seed that the run does not have."""
         strange = {int(row["seed"]) for row in self.rows} - set(seeds)

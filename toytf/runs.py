@@ -203,10 +203,13 @@ class Run:
         steps = store.steps()
         if not steps:
             raise UserError(f"{self.directory}: no checkpoint of seed {seed} yet")
-        if step is not None and step not in steps:
-            raise UserError(f"{self.directory}: no checkpoint at step {step} (there are: {', '.join(map(str, steps))})")
+        chosen = step if step is not None else self.config.train.steps if self.finished else store.newest()
+        if chosen not in steps:
+            raise UserError(
+                f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (there are: {', '.join(map(str, steps))})"
+            )
         model = build_model(self.config.model, task, seed)
-        store.load_weights(steps[-1] if step is None else step, dict(model.named_parameters()))
+        store.load_weights(chosen, dict(model.named_parameters()))
         return model.eval()
 
     def lens(self, *, step: int | None = None, seed: int | None = None) -> "HookedToyTransformer":

@@ -64,6 +64,7 @@ def run_jobs(
             fresh = {name: value for name, value in row.items() if name not in known[seed]}
             if fresh:
                 metrics.append({"seed": seed, "step": 0, **fresh})
+    metrics.close()
     history = run.history
     for seed, row in _rows(by_seed(history)):
         curve = history[history["seed"] == seed].groupby("step").last()

@@ -57,3 +57,4 @@ def _train_seeds(config: TrainExperimentConfig, run: Run) -> None:
             finally:
                 run.add_seconds(f"seed{seed}/train_seconds", time.perf_counter() - started)
     metrics.sort(config.seeds)
+    metrics.close()

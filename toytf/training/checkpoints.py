@@ -44,6 +44,10 @@ class CheckpointStore:
         """The steps that have weights."""
         return self._steps("safetensors")
 
+    def newest(self) -> int | None:
+        """The last step that has anything, be it half of a checkpoint."""
+        return max((*self.steps(), *self._steps("training")), default=None)
+
     def latest(self, last: int | None = None) -> int | None:
         """The last step that training can go on from; a checkpoint beyond the last step of the run is refused."""
         whole = sorted(set(self._steps("training")) & set(self.steps()))
