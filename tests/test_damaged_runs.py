@@ -1,4 +1,4 @@
-"""A damaged run directory is used where it is whole, and named where it is not: never a traceback, never a wrong result."""
+"""A damaged run directory is used where it is whole, and named where it is not: no traceback, no wrong result."""
 
 import re
 import shutil
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hostile.damage import CHECKPOINTS, OTHERS, ROWS, Damage, flip, last_checkpoint
 
 import toytf
+from tests.hostile.damage import CHECKPOINTS, OTHERS, ROWS, Damage, flip, last_checkpoint
 from toytf.errors import Interrupted, ToytfError, UserError
 from toytf.experiments import jobs, train
 

@@ -16,13 +16,17 @@ NAME = 100
 """Bytes of a token's name, as Python keeps it."""
 
 
+Keys = Mapping[str, float | int]
+"""Keys of a config and their values."""
+
+
 @dataclass(frozen=True)
 class Need:
     """Bytes that one part of a run takes, and the keys of the config that decide how many."""
 
     what: str
     bytes: float
-    keys: Mapping[str, float]
+    keys: Keys
 
 
 def check_memory(needs: Iterable[Need], free: float | None = None) -> None:

@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from toytf.compose import Overrides, locate, read_config
 from toytf.config import Config, validate
 from toytf.errors import UserError, nearest, one_line
-from toytf.footprint import Need
+from toytf.footprint import Keys, Need
 
 
 class Plugin(Config):
@@ -39,7 +39,7 @@ class TaskSizes:
     n_positions: int
     n_asked: int
     """Positions of a sequence that are asked."""
-    keys: Mapping[str, float]
+    keys: Keys
 
 
 class TaskConfig(Plugin):

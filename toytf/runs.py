@@ -205,9 +205,8 @@ class Run:
             raise UserError(f"{self.directory}: no checkpoint of seed {seed} yet")
         chosen = step if step is not None else self.config.train.steps if self.finished else store.newest()
         if chosen not in steps:
-            raise UserError(
-                f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (there are: {', '.join(map(str, steps))})"
-            )
+            there_are = ", ".join(map(str, steps))
+            raise UserError(f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (there are: {there_are})")
         model = build_model(self.config.model, task, seed)
         store.load_weights(chosen, dict(model.named_parameters()))
         return model.eval()

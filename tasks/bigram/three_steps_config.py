@@ -65,7 +65,7 @@ class ThreeStepsConfig(SeededConfig):
         N, T = self.n_tokens, self.seq_len
         d = self.dimension or 3 * N + T
         n = max(*self.samples, self.evaluation_samples)
-        sizes: dict[str, float] = {"n_tokens": N, "seq_len": T, "dimension": self.dimension or 0}
+        sizes: dict[str, int] = {"n_tokens": N, "seq_len": T, "dimension": self.dimension or 0}
         return [
             Need("vectors and weights", 3 * FLOAT * d * (3 * N + T + d), sizes),
             Need("the sequences", 3 * INT * n * T, {"samples": n, "seq_len": T}),

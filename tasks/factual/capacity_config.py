@@ -1,13 +1,12 @@
 """The configs of the experiments on how many facts a model learns: `fact_capacity` and `fact_grid`."""
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from toytf.experiments.config import SeededConfig
-from toytf.footprint import DOUBLE, FLOAT, INT, Need
+from toytf.footprint import DOUBLE, FLOAT, INT, Keys, Need
 
 Mix: TypeAlias = tuple[PositiveFloat, NonNegativeFloat]
 """α and β: what a model of dimension d has of attention and of hidden units, H d_head = α d and m = β d."""
@@ -52,7 +51,7 @@ class FactTrainingsConfig(SeededConfig):
         return self
 
     def _training_needs(
-        self, S: float, R: float, D: float, parameters: float, sizes: Mapping[str, float]
+        self, S: float | int, R: float | int, D: float | int, parameters: float | int, sizes: Keys
     ) -> list[Need]:
         """Of a training on S subjects, R relations and D answers of each: weights, table, sequences and logits."""
         largest = max(self.batch_size, self.check_sequences)

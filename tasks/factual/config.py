@@ -209,7 +209,7 @@ class FactualConfig(TaskConfig):
         S, R, D = (self.size(name) for name in SIZES)
         return S, R, D if self.pools == "shared" else R * D
 
-    def _keys(self, S: int, R: int) -> dict[str, float]:
+    def _keys(self, S: int, R: int) -> dict[str, int]:
         if self.facts is not None:
             return {"task.facts (subjects)": S, "task.facts (relations)": R}
         return {f"task.{name}": self.size(name) for name in SIZES}

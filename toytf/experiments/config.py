@@ -81,7 +81,9 @@ class TrainExperimentConfig(SeededConfig):
         needs = [need for task in (self.task, *self.test_tasks.values()) for need in task.needs()]
         sizes = self.task.sizes()
         if sizes is not None:
-            needs += training_needs(self.train, self.model, sizes, on_cpu=self.device.startswith("cpu"))
+            observed = any(probe.reads_batch for probe in self.probes)
+            on_cpu = self.device.startswith("cpu")
+            needs += training_needs(self.train, self.model, sizes, on_cpu=on_cpu, observed=observed)
         return needs
 
     @property

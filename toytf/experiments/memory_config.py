@@ -1,7 +1,6 @@
 """The configs of the experiments on memories alone: `capacity` and `storage`."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -9,7 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from toytf.config import Config
 from toytf.experiments.config import SeededConfig
-from toytf.footprint import FLOAT, Need
+from toytf.footprint import FLOAT, Keys, Need
 
 Rule = Literal[
     "optimum",
@@ -195,7 +194,7 @@ class StorageConfig(SeededConfig):
     def needs(self) -> list[Need]:
         """The scores of all pairs, and the hidden units."""
         d_in, d_out = sides(self.dimension)
-        keys: dict[str, float] = {"dimension": max(d_in, d_out), "width": self.width or 0}
+        keys: dict[str, int] = {"dimension": max(d_in, d_out), "width": self.width or 0}
         n_answers = self.data.n_answers
         if self.pairs is not None:
             n, n_answers = self.pairs.first * self.pairs.second, self.pairs.second * self.pairs.answers
@@ -207,7 +206,7 @@ class StorageConfig(SeededConfig):
         return _memory_needs(n, self.dimension, self.width or 0, n_answers, keys)
 
 
-def _memory_needs(n: float, size: Size, width: int, n_answers: int | None, keys: Mapping[str, float]) -> list[Need]:
+def _memory_needs(n: float, size: Size, width: int, n_answers: int | None, keys: Keys) -> list[Need]:
     """Of n pairs: their vectors, scores with all answers, the matrix and the hidden units."""
     d_in, d_out = sides(size)
     scores, vectors = n * (n_answers or n), n * (d_in + d_out + width) + d_in * d_out + width * (d_in + d_out)

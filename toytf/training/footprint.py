@@ -18,8 +18,13 @@ def cached_chunk(config: ModelConfig, n_positions: int, asked: int) -> int:
     return max(1, CACHED // max(largest, n_positions * config.d_model))
 
 
-def training_needs(config: TrainConfig, model: ModelConfig, task: TaskSizes, *, on_cpu: bool) -> list[Need]:
-    """Weights and optimiser, sequences, activations of one chunk, and what an evaluation looks at."""
+def training_needs(
+    config: TrainConfig, model: ModelConfig, task: TaskSizes, *, on_cpu: bool, observed: bool
+) -> list[Need]:
+    """Weights and optimiser, sequences, activations of one chunk, and what an evaluation looks at.
+
+    observed: do probes look at the attention patterns of all held-out sequences?
+    """
     T, d, L, heads = task.n_positions, model.d_model, model.n_layers, model.attention.n_heads
     sizes = {"model.d_model": d, "model.n_layers": L, "model.attention.n_heads": heads}
     if model.attention.d_head is not None:
@@ -35,6 +40,7 @@ def training_needs(config: TrainConfig, model: ModelConfig, task: TaskSizes, *, 
     stream = n * T * (heads * model.d_head + 2 * d) * L + n * queries * model.width
     parameters = model.n_parameters(task.n_tokens, T, task.n_outputs)
     evaluated = config.evaluation.sequences
+    patterns = 2 * FLOAT * evaluated * heads * T * queries if observed else 0
     return [
         Need("weights, gradients and the optimiser", copies * FLOAT * parameters, {**sizes, **task.keys}),
         Need("the causal masks", L * T * T, positions),
@@ -51,4 +57,5 @@ def training_needs(config: TrainConfig, model: ModelConfig, task: TaskSizes, *, 
             evaluated * (8 * INT * T + HELD * FLOAT * task.n_asked * task.n_outputs),
             {"train.evaluation.sequences": evaluated, **task.keys},
         ),
+        Need("attention patterns of an evaluation", patterns, {"train.evaluation.sequences": evaluated, **positions}),
     ]

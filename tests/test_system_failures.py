@@ -1,0 +1,214 @@
+"""What the system refuses ends a run with one sentence and exit code 1; what was finished stays."""
+
+import errno
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import toytf
+from toytf import files
+from toytf.errors import RunFailed, UserError
+from toytf.experiments import train
+from toytf.footprint import Need, check_memory
+from toytf.plugins import load_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Command, Ended
+
+STEPS = {"train.steps": 4, "train.checkpoints.every": 1}
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENOENT, errno.EMFILE])
+def test_a_file_that_cannot_be_written_ends_the_run_and_it_can_be_resumed(
+    code: int, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def refuse(file: int) -> None:
+        if "seed0-step000002" in Path(f"/proc/self/fd/{file}").readlink().name:
+            raise OSError(code, os.strerror(code), "a file")
+        real(file)
+
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    with pytest.raises(RunFailed, match=re.escape(os.strerror(code))) as failure:
+        toytf.run(tiny_config, STEPS, out=tmp_path / "run")
+    assert failure.value.exit_code == 1
+    monkeypatch.undo()
+    again = toytf.run(tiny_config, STEPS, out=tmp_path / "run", resume=True)
+    whole = toytf.run(tiny_config, STEPS, out=tmp_path / "whole")
+    assert again.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
+    assert again.summary_file.read_bytes() == whole.summary_file.read_bytes()
+
+
+def test_a_limit_on_the_size_of_files_is_a_sentence(tiny_config: Path, tmp_path: Path) -> None:
+    """The real thing: the system refuses to write more than so many bytes (EFBIG)."""
+    ended = subprocess.run(
+        [Path(sys.executable).with_name("toytf"), "run", tiny_config, "--out", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "File too large" in ended.stderr.splitlines()[-1]
+
+
+def test_a_directory_that_vanishes_ends_the_run_with_a_sentence(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: "Callable[..., Ended]"
+) -> None:
+    class Vanishes(train.ProgressLine):
+        def stepped(self, step: int) -> None:
+            super().stepped(step)
+            if step == 1:
+                (tmp_path / "run").rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(train, "ProgressLine", Vanishes)
+    ended = invoke("run", tiny_config, "--out", tmp_path / "run")
+    assert ended.code == 1
+    last = ended.err.splitlines()[-1]
+    assert last.startswith("toytf: ")
+    assert "No such file or directory" in last
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "x" * 300],
+        ["run", "configs/quickstart.yaml", "--out", "x" * 300],
+        ["inspect", "x" * 300],
+        ["probe", "x" * 300],
+        ["inspect", "{run}", "--html", "x" * 300],
+        ["claims", "gradient_lemmas", "--out", "x" * 300],
+        ["bench", "bigram_data", "--json", "nowhere/x.json"],
+        ["run", "configs/factual/quick.yaml", "task.facts=~nobody_of_this_name/a.csv"],
+        ["run", "configs/factual/quick.yaml", f"task.facts={'x' * 300}"],
+        ["run", "configs/quickstart.yaml", "device=cuda"],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:60],
+)
+def test_a_name_that_the_system_does_not_take_is_a_sentence(
+    arguments: list[str],
+    tiny_run: toytf.Run,
+    invoke: "Callable[..., Ended]",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = invoke(*(argument.format(run=tiny_run.directory) for argument in arguments))
+    assert ended.code in (1, 2)
+    assert re.fullmatch(r"toytf: .+\n", ended.err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_gpu_the_build_is_named(invoke: "Callable[..., Ended]", tiny_config: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    ended = invoke("run", tiny_config, "device=cuda", "--out", tmp_path / "run")
+    assert ended.code == 2
+    assert 'device = "cuda": there is none here' in ended.err
+    assert torch.backends.cuda.is_built() or "is built without CUDA: install a build with CUDA" in ended.err
+
+
+def test_output_that_nobody_reads_any_more_is_no_traceback(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        f"{Path(sys.executable).with_name('toytf')} list | head -c 10",
+        shell=True, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.stderr == ""
+
+
+# --- memory
+
+
+SIZES: dict[str, tuple[str, list[str], str]] = {
+    "model": ("quickstart", ["model.d_model=100000"], "model.d_model = 100,000"),
+    "positions": ("quickstart", ["task.seq_len=10000000"], "task.seq_len = 10,000,000"),
+    "batch": ("quickstart", ["train.batch_size=1000000000"], "train.batch_size = 1,000,000,000"),
+    "evaluation": ("quickstart", ["train.evaluation.sequences=1000000000"], "train.evaluation.sequences = 1,"),
+    "heads": ("quickstart", ["model.attention.n_heads=1000000", "model.attention.d_head=1000"], "n_heads = 1,000,000"),
+    "layers": ("quickstart", ["model.n_layers=100000"], "model.n_layers = 100,000"),
+    "width": (
+        "quickstart",
+        ["model.feed_forward.kind=relu", "model.feed_forward.width=1000000000000"],
+        "model.feed_forward.width = 1,000,000,000,000",
+    ),
+    "subjects": ("factual/quick", ["task.n_subjects=1000000000"], "task.n_subjects = 1,000,000,000"),
+    "relations": ("factual/quick", ["task.n_relations=100000"], "task.n_relations = 100,000"),
+    "answers": ("factual/quick", ["task.n_answers=1000000000"], "task.n_answers = 1,000,000,000"),
+    "noise": ("factual/quick", ["task.n_noise=10000000000"], "task.n_noise = 10,000,000,000"),
+    "places": ("factual/quick", ["task.seq_len=1000000000"], "task.seq_len = 1,000,000,000"),
+    "dimension": ("capacity/linear", ["dimensions=[1000000]"], "dimensions = 1,000,000"),
+    "stored": ("capacity/scores", ["n=100000000"], "n = 100,000,000"),
+    "fact_dimension": ("factual/capacity_quick", ["dimensions=[1000000000]"], "dimensions = 1,000,000,000"),
+    "checked": ("factual/capacity_quick", ["check_sequences=1000000000000"], "check_sequences = 1,000,000,000,000"),
+    "grid": ("factual/heatmap_quick", ["widths=[1000000000]"], "widths = 1,000,000,000"),
+    "dynamics": ("factual/dynamics", ["n_subjects=1000000", "n_noise=1000000"], "n_subjects = 1,000,000"),
+    "steps_of_three": ("bigram/three_steps", ["n_tokens=1000000"], "n_tokens = 1,000,000"),
+    "contexts": ("bigram/noise_learning", ["samples=[1000000000]"], "samples = 1,000,000,000"),
+}
+
+
+@pytest.mark.parametrize(("name", "overrides", "says"), SIZES.values(), ids=SIZES)
+def test_a_size_that_cannot_fit_is_refused_by_its_key_before_anything_is_built(
+    name: str, overrides: list[str], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"needs too much memory: .* [MGT]B are free here.*--force") as refused:
+        toytf.run(f"configs/{name}.yaml", overrides, out=tmp_path / "runs" / "run")
+    assert str(refused.value).startswith(says) or says in str(refused.value).partition(" needs")[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "gigabytes"), [("quickstart", 0.25), ("bigram/birth", 1.5), ("factual/quick", 0.3)])
+def test_the_estimate_is_of_the_order_of_what_a_run_takes(name: str, gigabytes: float) -> None:
+    """Measured peaks without the 0.25 GB of Python and torch; a run that fits must not be refused."""
+    config = load_config(f"configs/{name}.yaml", {"device": "cpu"})
+    assert gigabytes / 10 < sum(need.bytes for need in config.needs()) / 1e9 < 2 * gigabytes
+
+
+def test_every_shipped_config_passes_on_16_gigabytes() -> None:
+    from toytf.catalogue import config_files
+
+    for path in config_files().values():
+        config: Any = load_config(path, {"device": "cpu"})
+        check_memory(config.needs(), free=16e9)
+
+
+def test_memory_that_runs_out_is_a_sentence_and_leaves_nothing_behind(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forced, so that the estimate does not stop it: torch itself finds no room for 40 TB."""
+    with pytest.raises(RunFailed, match="not enough memory"):
+        toytf.run(tiny_config, {"train.batch_size": 10**12}, out=tmp_path / "runs" / "run", force=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_estimate_names_the_largest_key_of_the_largest_part() -> None:
+    needs = [Need("a", 2e9, {"x": 3}), Need("b", 5e9, {"y": 7, "z": 1000})]
+    check_memory(needs, free=7e9)
+    with pytest.raises(UserError, match=r"^z = 1,000 needs .* about 7 GB, most of it for b, and 6\.9 GB are free"):
+        check_memory(needs, free=6.9e9)
+
+
+def test_a_rate_at_which_numbers_leave_float32_is_a_sentence(tiny_config: Path, tmp_path: Path) -> None:
+    overrides = {"train.optimizer.lr": 1e30, "train.optimizer.weight_decay": 1e30}
+    with pytest.raises(RunFailed, match=r"too large for float32|diverged"):
+        toytf.run(tiny_config, overrides, out=tmp_path / "run")
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_nothing_behind(
+    command: "Command", tiny_config: Path, tmp_path: Path
+) -> None:
+    ended = command("run", tiny_config, "model.freeze=['*']", "--out", "a/b/run", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert list(tmp_path.iterdir()) == []
