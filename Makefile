@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: quickstart test slow lint format bench clean
+.PHONY: quickstart test fuzz slow lint format bench clean
 
 quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/report.html
 	rm -rf runs/quickstart
@@ -11,6 +11,9 @@ quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/re
 
 test: $(READY)  ## the tests, on two cores
 	$(BIN)/pytest -n 2
+
+fuzz: $(READY)  ## 20,000 hostile configs, overrides, tables and run directories, on two cores
+	$(BIN)/python -m tests.hostile
 
 slow: $(READY)  ## the long reproductions
 	$(BIN)/pytest -m slow

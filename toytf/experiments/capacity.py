@@ -201,9 +201,9 @@ def _half_point(config: CapacityConfig, case: Case, seed: int, guess: float, sto
     build = BUILDERS[case.rule.removesuffix(DECOUPLED)]
 
     def succeed(n: int) -> Float[np.ndarray, "draws"]:
-        _stop_if(stopping)
         recalls = []
         for draw, stream in enumerate(streams):
+            _stop_if(stopping)
             problem = stream.problem(n)
             memory = build(Material(stream.prefix(n), generator(seed, case.name, draw), case.width or 0))
             outputs = problem.keys[0] @ memory.T if isinstance(memory, torch.Tensor) else memory(problem.keys[0])

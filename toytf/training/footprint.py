@@ -57,5 +57,9 @@ def training_needs(
             evaluated * (8 * INT * T + HELD * FLOAT * task.n_asked * task.n_outputs),
             {"train.evaluation.sequences": evaluated, **task.keys},
         ),
-        Need("attention patterns of an evaluation", patterns, {"train.evaluation.sequences": evaluated, **positions}),
+        Need(
+            "attention patterns of an evaluation",
+            patterns,
+            {"train.evaluation.sequences": evaluated, **sizes, **positions},
+        ),
     ]
