@@ -225,7 +225,7 @@ MISTAKES = {
     # a number that no tensor could have
     "huge_size": _override(f"model.d_model={10**23}", says=("model.d_model = 1000", "too large: at most 1e+15")),
     "huge_seed": _override(f"seeds=[{10**26}]", says=("seeds.0 = ", "too large")),
-    "huge_rate": _override("train.optimizer.lr=1e300", says=("train.optimizer.lr = 1e+300", "at most 1e+30")),
+    "huge_rate": _override("train.optimizer.lr=1e300", says=("train.optimizer.lr = 1e+300", "at most 1e+38")),
     "huge_step": _override(f"model.unfreeze={{{10**30}: [embed.W_E]}}", says=("model.unfreeze.1000", "too large")),
     "many_threads": _override("threads=1000000", says=("threads = 1000000", "less than or equal to 1024")),
     # a base that is none

@@ -169,7 +169,7 @@ _CHANGES = st.fixed_dictionaries(
     {},
     optional={
         "train.steps": st.integers(0, 10**9),
-        "train.optimizer.lr": st.floats(1e-300, 1e30),
+        "train.optimizer.lr": st.floats(1e-300, 1e38),
         "train.optimizer.betas": st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)).map(list),
         "model.d_model": st.integers(1, 10**6),
         "model.init": st.just("ideal"),

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from toytf.errors import nearest, shortened
 
 LARGEST_INT = 10**15
-LARGEST_FLOAT = 1e30
+LARGEST_FLOAT = 1e38
 """No number of a config is larger in size: tensors could not be indexed by it, or hold it in float32."""
 
 
