@@ -59,7 +59,10 @@ def list_command(
 def inspect_command(
     runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
     html: Annotated[
-        Path | None, typer.Option(help="Where to write the page [default: report.html of the run].")
+        Path | None,
+        typer.Option(
+            help="Where to write the page [default: report.html; of several runs, compare.html beside the first]."
+        ),
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve the page on this machine until Ctrl-C.")] = False,
 ) -> None:

@@ -168,7 +168,8 @@ class StorageConfig(SeededConfig):
     """Add one of so many random vectors to every key: each answer is asked for with each of them."""
     pairs: PairsConfig | None = None
     iterations: PositiveInt = 1500
-    """Steps of the rules optimum and max_margin, at most."""
+    """Steps of the rules optimum and max_margin, at most; max_margin takes up to ten times as many more if its W misses
+    a pair."""
     trained: TrainedConfig = TrainedConfig()
 
     @model_validator(mode="after")
