@@ -1,12 +1,20 @@
 """What a probe is: a measurement of a model on a task that can be read against an ideal and a chance value."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from torch import nn
 
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch, Reference, Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,57 @@ class Probe(ABC):
     def check(self, model: ToyTransformer, task: Task) -> None:  # noqa: B027
         """Refuse a model that the probe cannot be used on, before anything is trained."""
 
+    def at_every_evaluation(self, task: Task) -> bool:
+        """Is it due at every evaluation of a training on this task, or only after the last step?"""
+        due: bool = self.config.when == "always"
+        return due
+
     @abstractmethod
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure the model on a held-out batch of the task."""
+
+
+_found: ContextVar[dict[object, Any] | None] = ContextVar("found", default=None)
+"""What `shared` functions have returned in this evaluation; None outside of one."""
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """One evaluation: until its end, `shared` functions remember what they return. One within another is part of it."""
+    if _found.get() is not None:
+        yield
+        return
+    outside = _found.set({})
+    try:
+        yield
+    finally:
+        _found.reset(outside)
+
+
+def shared(function: Callable[P, T]) -> Callable[P, T]:
+    """Let the probes of one evaluation share what a function computes: it is called once for the same arguments.
+
+    Models, tasks and batches are the same if they are the same object, and a model only as long as nobody writes into
+    its weights; other arguments, such as numbers, if they are equal. Outside of an evaluation nothing is kept. Who gets
+    a shared value must not change it.
+    """
+
+    @wraps(function)
+    def once(*args: P.args, **kwargs: P.kwargs) -> T:
+        found = _found.get()
+        if found is None:
+            return function(*args, **kwargs)
+        key = (function, *map(_as_it_is, args), *((name, _as_it_is(kwargs[name])) for name in sorted(kwargs)))
+        if key not in found:
+            found[key] = function(*args, **kwargs)
+        value: T = found[key]
+        return value
+
+    return once
+
+
+def _as_it_is(argument: object) -> object:
+    """What an argument is recognised by: a model by itself and the versions of its weights."""
+    if isinstance(argument, nn.Module):
+        return argument, tuple((id(weight), weight._version) for weight in argument.parameters())
+    return argument

@@ -14,8 +14,9 @@ from toytf.errors import UserError
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
-from toytf.task import Batch, Task
-from toytf.training.evaluate import goal_metrics
+from toytf.task import Answers, Batch, Task
+from toytf.training import evaluate
+from toytf.training.evaluate import goal_metrics, role_metrics, token_loss
 
 N, T = 9, 12
 
@@ -104,3 +105,36 @@ def test_a_goal_that_is_no_role_is_refused_with_a_sentence() -> None:
     task.goal = "in_contxt"
     with pytest.raises(UserError, match='goal "in_contxt" is no role: did you mean "in_context"'):
         task.check_goal()
+
+
+# Roles
+
+
+@pytest.mark.parametrize("task", [TASKS["rivalled"][0], TASKS["noisy"][0]], ids=["rivalled", "noisy"])
+def test_roles_are_measured_in_chunks_of_logits_which_changes_nothing(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sequence at a time; sums in another order differ by rounding."""
+    model, batch = make_model(), task.sample(16, generator(0, "batch"))
+    whole = role_metrics(model, batch)
+    monkeypatch.setattr(evaluate, "LOGITS", 1)
+    assert role_metrics(model, batch) == pytest.approx(whole, rel=1e-6)
+
+
+def test_the_loss_of_a_set_and_its_gradient_are_those_of_sums_of_probabilities() -> None:
+    """−ln(Σ_right p / Σ_candidates p), logits far apart or equal; its gradient: p_candidates − p_right."""
+    logits = torch.tensor([[[2.0, 2.0, -1.0, 300.0, 0.5]], [[0.0, -400.0, -400.0, 1.0, 3.0]]], requires_grad=True)
+    right = torch.tensor([[[1, 1, 0, 0, 0]], [[0, 1, 1, 0, 0]]]).bool()
+    candidates = torch.tensor([[[1, 1, 1, 0, 0]], [[1, 1, 1, 1, 0]]]).bool()
+    batch = Batch(torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 1, dtype=torch.long), {})
+    exact = logits.detach().double()
+
+    def among(given: Tensor) -> Tensor:
+        return exact.masked_fill(~given, -torch.inf)
+
+    loss = token_loss(logits, batch, Answers(right, candidates))
+    expected = among(candidates).logsumexp(-1) - among(right).logsumexp(-1)
+    torch.testing.assert_close(loss, expected.float(), rtol=1e-6, atol=1e-6)
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    expected = among(candidates).softmax(-1) - among(right).softmax(-1)
+    torch.testing.assert_close(gradient, expected.float(), rtol=1e-6, atol=1e-6)

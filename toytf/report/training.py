@@ -49,15 +49,27 @@ def training_figures(run: "Run") -> Iterator[tuple[str, Any]]:
 
 def _probe_figures(run: "Run") -> Iterator[tuple[str, Any]]:
     """The figures of the probes that draw one of their own, for the first seed."""
-    for probe in run.config.probes:
-        tests = (None, *run.config.tests) if probe.reads_batch else (None,)
-        for test in tests if probe.draws else ():
-            result = run.probe(probe.kind, test=test)
-            if result.draw is not None:
-                figure = result.figure()
-                if test is not None:
-                    figure.update_layout(title_text=f"{figure.layout.title.text} ({test})")
-                yield f"probe_{probe.kind}" + (f"_{test}" if test else ""), figure
+    from toytf.probe import sharing
+    from toytf.training.build import build_probe, build_tests
+
+    chosen = [probe for probe in run.config.probes if probe.draws]
+    if not chosen:
+        return
+    model, n = run.model(), run.config.train.evaluation.sequences
+    tests = build_tests(run.config.test_tasks, run.task)
+    batches = {test: run.batch(n, test=test) for test in (None, *tests)}
+    with sharing():
+        found = {
+            (config.kind, test): build_probe(config)(model, run.task if test is None else tests[test], batches[test])
+            for config in chosen
+            for test in (batches if config.reads_batch else (None,))
+        }
+    for (kind, test), result in found.items():
+        if result.draw is not None:
+            figure = result.figure()
+            if test is not None:
+                figure.update_layout(title_text=f"{figure.layout.title.text} ({test})")
+            yield f"probe_{kind}" + (f"_{test}" if test else ""), figure
 
 
 def _attention_maps(run: "Run") -> Iterator[tuple[str, Any]]:

@@ -8,13 +8,16 @@ from torch import Tensor
 
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe
+from toytf.probe import Probe, sharing
 from toytf.summary import REFERENCES
 from toytf.task import Answers, Batch, Reference, Task
 from toytf.training.chunks import chunk_size, chunks
 
 Forward = Callable[[ToyTransformer, Tensor, int], Tensor]
 """From a model, tokens [b t] and a number of positions to the logits at the last of them, [b last output]."""
+
+LOGITS = 2**20
+"""Logits that losses and accuracies are taken of at a time on a CPU (4 MB)."""
 
 
 def plain_forward(model: ToyTransformer, tokens: Int[Tensor, "b t"], last: int) -> Float[Tensor, "b last output"]:
@@ -30,8 +33,13 @@ def token_loss(
     if answers is None:
         flat, targets = logits.flatten(0, 1), batch.targets.flatten()
         return torch.nn.functional.cross_entropy(flat, targets, reduction="none").view_as(batch.targets)
-    right, candidates = (logits.masked_fill(~given, -torch.inf) for given in (answers.right, answers.candidates))
-    return candidates.logsumexp(-1) - right.logsumexp(-1)
+    return _logsumexp(logits, answers.candidates) - _logsumexp(logits, answers.right)
+
+
+def _logsumexp(logits: Float[Tensor, "b t output"], among: Bool[Tensor, "b #t output"]) -> Float[Tensor, "b t"]:
+    """ln Σ_{y among} e^logit_y, as max − max ln p: torch's own takes several times as long if most are left out."""
+    left = logits.masked_fill(~among, -torch.inf)
+    return left.amax(-1) - left.log_softmax(-1).amax(-1)
 
 
 def token_accuracy(
@@ -60,21 +68,32 @@ def role_metrics(
 
     task: says what counts as right in each role; by default, that the target is the likeliest output.
     """
-    logits = _logits(model, batch, forward)
-    by_target = (token_loss(logits, batch), token_accuracy(logits, batch))
-    values = []
+    size = chunk_size(model, batch.last)
+    if size is not None:
+        size = min(size, max(1, LOGITS // (batch.last * model.unembed.W_U.shape[1])))
+    totals = torch.zeros(len(batch.roles), 3, device=model.device)
+    for part in chunks(batch, size):
+        totals += _by_role(forward(model, part.tokens, part.last), part, task)
+    means = totals / totals[:, 2:].clamp(min=1)
+    metrics: dict[str, float] = {}
+    for name, (loss, accuracy, occurs) in zip(batch.roles, means.tolist(), strict=True):
+        if occurs:
+            metrics[f"eval/{name}_loss"] = loss
+            metrics[f"eval/{name}_accuracy"] = accuracy
+    return metrics
+
+
+def _by_role(logits: Float[Tensor, "b t output"], batch: Batch, task: Task | None) -> Float[Tensor, "role 3"]:
+    """Over the positions of each role: the sum of the losses, how many are right, and how many there are."""
+    by_target = token_loss(logits, batch), token_accuracy(logits, batch)
+    totals = []
     for name, role in batch.roles.items():
         answers = None if task is None else task.answers(name, batch)
         loss, right = by_target
         if answers is not None:
             loss, right = token_loss(logits, batch, answers), token_accuracy(logits, batch, answers)
-        values.append(torch.stack([role_mean(loss, role), role_mean(right, role), role.sum().to(loss.dtype)]))
-    metrics: dict[str, float] = {}
-    for name, (role_loss, accuracy, n) in zip(batch.roles, torch.stack(values).tolist(), strict=True):
-        if n:
-            metrics[f"eval/{name}_loss"] = role_loss
-            metrics[f"eval/{name}_accuracy"] = accuracy
-    return metrics
+        totals.append(torch.stack([(loss * role).sum(), (right * role).sum(), role.sum().to(loss.dtype)]))
+    return torch.stack(totals)
 
 
 @torch.no_grad()
@@ -97,22 +116,24 @@ def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, f
     return {name: float(role_mean(value, role)) for name, value in values.items()}
 
 
-def _logits(model: ToyTransformer, batch: Batch, forward: Forward = fast_forward) -> Float[Tensor, "b t output"]:
-    return torch.cat([forward(model, part.tokens, part.last) for part in chunks(batch, chunk_size(model, batch.last))])
+def _logits(model: ToyTransformer, batch: Batch) -> Float[Tensor, "b t output"]:
+    parts = chunks(batch, chunk_size(model, batch.last))
+    return torch.cat([fast_forward(model, part.tokens, part.last) for part in parts])
 
 
 def measure(
     model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch, forward: Forward = fast_forward
 ) -> tuple[dict[str, float], dict[str, Reference]]:
-    """All metrics of a model on a batch, and what each can be read against."""
+    """All metrics of a model on a batch, and what each can be read against; probes share what they compute."""
     metrics = role_metrics(model, batch, forward, task) | {
         f"data/{name}": value for name, value in task.statistics(batch).items()
     }
     references = dict(task.references())
-    for probe in probes:
-        result = probe(model, task, batch)
-        metrics |= result.metrics
-        references |= result.references
+    with sharing():
+        for probe in probes:
+            result = probe(model, task, batch)
+            metrics |= result.metrics
+            references |= result.references
     return metrics, references
 
 

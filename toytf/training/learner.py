@@ -16,14 +16,12 @@ from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe
 from toytf.randomness import generator
+from toytf.rows import Row
 from toytf.summary import on_test
 from toytf.task import Batch, Task
 from toytf.training.chunks import chunk_size, chunks, sum_over
 from toytf.training.config import SgdConfig, TrainConfig
 from toytf.training.evaluate import Forward, measure, plain_forward, reference_metrics, token_loss
-
-Row = dict[str, float | int]
-"""Seed, step and metrics of one evaluation."""
 
 
 class Learner(ABC):
@@ -87,7 +85,7 @@ class SeedLearner(Learner):
 
     def evaluate(self, step: int) -> list[Row]:
         """Loss and accuracy by role, every probe that is due, the same on every test, and norms of what is trained."""
-        due = [probe for probe in self.probes if step == self.config.steps or probe.config.when == "always"]
+        due = [probe for probe in self.probes if step == self.config.steps or probe.at_every_evaluation(self.task)]
         references = step in (0, self.config.steps)
         metrics = self._measure(self.task, due, step, references=references)
         reading = [probe for probe in due if probe.config.reads_batch]
