@@ -1,4 +1,7 @@
-"""Factual recall, forward and backward: by token counts, against attention of the last query and of all queries."""
+"""Factual recall, forward and backward: by token counts, against attention of the last query and of all queries.
+
+And an evaluation with all probes of facts, against training steps.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +17,13 @@ from toytf.models.counts import count_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.plugins import load_config
 from toytf.randomness import generator
+from toytf.training.build import build_probe
 
 N_TOKENS, N_OUTPUTS, T, BATCH = 129, 256, 32, 1024
 """32 subjects, 32 relations, 64 noise tokens and the end of the sequence; 8 answers a relation."""
+
+MANY = {"task.n_subjects": 1250, "task.n_relations": 4, "task.n_answers": 1250}
+"""A table of 5,000 facts and 5,000 answers, which is the largest that probes have to look at."""
 
 MODEL = ModelConfig.model_validate(
     {
@@ -35,7 +42,8 @@ def measure() -> dict[str, float]:
     """Seconds for the cross-entropy at the last position and its gradients, with one thread and frozen embeddings.
 
     ratio: the last query alone against counts; ratio_full: all queries against counts. ratio_step, steps_per_second: a
-    whole training step of configs/factual/quick.yaml.
+    whole training step of configs/factual/quick.yaml. evaluation_in_steps, evaluation_seconds: an evaluation with all
+    its probes, with 5,000 facts.
     """
     torch.set_num_threads(1)
     sizes = {"n_tokens": N_TOKENS, "n_positions": T, "n_outputs": N_OUTPUTS}
@@ -65,6 +73,7 @@ def measure() -> dict[str, float]:
         "ratio_full": best[full] / best[counts],
         "seconds_by_counts": best[counts],
         **_training_step(),
+        **_evaluation(),
     }
 
 
@@ -82,3 +91,16 @@ def _training_step(steps: int = 20) -> dict[str, float]:
     for _ in range(8):
         best, best_plain = min(best, best_seconds(several, 1) / steps), min(best_plain, best_seconds(plain, 2))
     return {"ratio_step": best_plain / best, "steps_per_second": 1 / best}
+
+
+def _evaluation() -> dict[str, float]:
+    """An evaluation of 5,000 facts with all probes of configs/factual/quick.yaml, on one thread: in training steps."""
+    torch.set_num_threads(1)
+    config: Any = load_config("configs/factual/quick.yaml", MANY)
+    learner = learner_of(config)
+    learner.probes = tuple(build_probe(probe) for probe in config.probes)
+    step, best, best_step = step_of(learner), float("inf"), float("inf")
+    for _ in range(3):
+        best = min(best, best_seconds(lambda: learner.evaluate(config.train.steps), 1))
+        best_step = min(best_step, best_seconds(step, 5))
+    return {"evaluation_in_steps": best / best_step, "evaluation_seconds": best}

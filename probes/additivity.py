@@ -4,6 +4,7 @@
 
 L are the logits in the mean over noise, centred over answers, since what all have in common changes no prediction; μ, α
 and β are means over pairs. In the attention-only construction of Nichani, Lee, Bietti 2024 there is no interaction γ.
+All of it is linear in the stream x that is read out, L = x U, so it is done there, in d dimensions instead of |A|.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from probes.config import AdditivityConfig
 from probes.fact_tables import (
+    FactProbe,
     accuracy,
     by_pair,
-    fact_logits,
     fact_tables,
     factual,
+    final_streams,
     ideal_of_sums,
     missed,
     why_no_tables,
@@ -26,35 +28,42 @@ from probes.fact_tables import (
 from tasks.factual.ideal import exact, tokens_that_ask
 from tasks.factual.task import FactualTask
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
 
 
 @dataclass(frozen=True, eq=False)
 class TwoWay:
-    """Logits as a sum: the additive part μ + α + β, and which fractions of the variance α, β and γ have."""
+    """Logits as a sum: a stream of the additive part μ + α + β, and which fractions of the variance α, β and γ have."""
 
-    additive: Float[Tensor, "S R A"]
+    additive: Float[Tensor, "S R d"]
     subject: float
     relation: float
     interaction: float
 
 
-def two_way(L: Float[Tensor, "S R A"]) -> TwoWay | None:
-    """The analysis of variance of logits by subject and relation, done in float64; None if they do not vary.
+def two_way(X: Float[Tensor, "S R d"], U: Float[Tensor, "d A"] | None = None) -> TwoWay | None:
+    """The analysis of variance of logits L = X U by subject and relation, done in float64; None if they do not vary.
 
-    Fractions of Σ (L − μ)², summed over pairs and answers: R Σ α², S Σ β² and Σ γ².
+    Fractions of Σ (L − μ)², summed over pairs and answers: R Σ α², S Σ β² and Σ γ². Without U, X are the logits.
+    With U centred over answers and (U − Ū)ᵀ = Q T, where QᵀQ = I, such sums are the same for X Tᵀ.
     """
-    centred = exact(L) - exact(L).mean(2, keepdim=True)
-    mean = centred.mean((0, 1), keepdim=True)
-    alpha, beta = centred.mean(1, keepdim=True) - mean, centred.mean(0, keepdim=True) - mean
-    additive = mean + alpha + beta
-    total = float((centred - mean).square().sum())
+    if U is not None and not bool(U.isfinite().all()):
+        return None  # diverged
+    x = exact(X)
+    additive = (x.mean(1, keepdim=True) + x.mean(0, keepdim=True) - x.mean((0, 1), keepdim=True)).to(X)
+    if U is None:
+        x = x - x.mean(2, keepdim=True)
+    else:
+        x = x @ torch.linalg.qr((exact(U) - exact(U).mean(1, keepdim=True)).T, mode="r").R.T
+    mean = x.mean((0, 1), keepdim=True)
+    alpha, beta = x.mean(1, keepdim=True) - mean, x.mean(0, keepdim=True) - mean
+    total = float((x - mean).square().sum())
     if not total > 0:
         return None
-    S, R = L.shape[:2]
-    parts = (R * alpha.square().sum(), S * beta.square().sum(), (centred - additive).square().sum())
-    return TwoWay(additive.to(L), *(float(part) / total for part in parts))
+    S, R = X.shape[:2]
+    parts = (R * alpha.square().sum(), S * beta.square().sum(), (x - mean - alpha - beta).square().sum())
+    return TwoWay(additive, *(float(part) / total for part in parts))
 
 
 def unknown_pairs(task: FactualTask) -> int:
@@ -68,7 +77,7 @@ def sums(G: Float[Tensor, "token d"], model: ToyTransformer, task: FactualTask) 
     return of_pairs + model.embed.W_E[tokens_that_ask(task)] if model.config.attention.residual else of_pairs
 
 
-class Additivity(Probe):
+class Additivity(FactProbe):
     """`additivity/subject`, `/relation` and `/interaction`: fractions of the variance of the logits, which sum to 1.
 
     `additivity/accuracy`          of the additive part μ + α + β
@@ -83,17 +92,14 @@ class Additivity(Probe):
 
     config: AdditivityConfig
 
-    def check(self, model: ToyTransformer, task: Task) -> None:
-        """Refuse a task without facts."""
-        factual(self.config.kind, task)
-
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Split the logits of every fact, in the mean over fresh noise; the batch is not used."""
         task = factual(self.config.kind, task)
         if unknown_pairs(task):
             return ProbeResult({})
-        split = two_way(by_pair(fact_logits(model, task, self.config.repeats).mean(1), task))
+        U = model.unembed.W_U
+        split = two_way(by_pair(final_streams(model, task, self.config.repeats).mean(1), task), U)
         if split is None:
             return ProbeResult({})
         S, R = len(task.subjects), len(task.relations)
@@ -103,7 +109,7 @@ class Additivity(Probe):
             "additivity/subject": split.subject,
             "additivity/relation": split.relation,
             "additivity/interaction": split.interaction,
-            "additivity/accuracy": accuracy(additive, task),
+            "additivity/accuracy": accuracy(additive, task, U),
         }
         references = {
             "additivity/subject": Reference(chance=(S - 1) / max(S * R - 1, 1)),
@@ -113,8 +119,7 @@ class Additivity(Probe):
         }
         if why_no_tables(model) is None:
             G = fact_tables(model, task, self.config.repeats).contributions
-            logits = sums(G, model, task) @ model.unembed.W_U
-            metrics["additivity/table_accuracy"] = accuracy(logits.flatten(0, 1), task)
+            metrics["additivity/table_accuracy"] = accuracy(sums(G, model, task).flatten(0, 1), task, U)
             references["additivity/table_accuracy"] = of_sums
-        wrong = missed(additive, task, self.config.failures)
+        wrong = missed(additive, task, self.config.failures, U)
         return ProbeResult(metrics, references, {"additivity/accuracy": wrong})

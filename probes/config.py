@@ -136,11 +136,18 @@ class TruncationConfig(ProbeConfig):
     """How many of the held-out sequences to use: there is one forward for every matrix and every fraction."""
 
 
+MANY_FACTS = 2048
+"""Beyond so many facts the probes of factual recall are done at the end only, if nothing else is said."""
+
+
 class _FactProbeConfig(ProbeConfig):
     """What the probes of factual recall share: they ask for every fact among fresh noise."""
 
     needs_roles: ClassVar[tuple[str, ...]] = ("fact", "relation", "within_set")
 
+    when: Literal["auto", "always", "end"] = "auto"  # type: ignore[assignment]  # one choice more
+    """At every evaluation of a training (always), only after its last step (end), or at every evaluation if there are
+    at most 2,048 facts, and else only after the last step (auto)."""
     repeats: PositiveInt = 8
     """In how many sequences to ask for each fact."""
 
@@ -151,6 +158,8 @@ class FactsConfig(_FactProbeConfig):
     implementation: ClassVar[str] = "probes.facts:Facts"
 
     kind: Literal["facts"]
+    when: Literal["always", "end"] = "always"
+    """At every evaluation of a training, or only after its last step."""
     failures: PositiveInt = 10
     """How many wrong facts to name."""
 
@@ -222,3 +231,4 @@ class FactRatiosConfig(_FactProbeConfig):
 
     kind: Literal["fact_ratios"]
     when: Literal["always", "end"] = "end"
+    """At every evaluation of a training, or only after its last step."""

@@ -3,19 +3,20 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from probes.config import FactRatiosConfig
-from probes.fact_tables import fact_logits, factual
+from probes.fact_tables import FactProbe, factual, final_streams, in_chunks
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
 
 
-class FactRatios(Probe):
+class FactRatios(FactProbe):
     """`ratio/…` of S R facts to sizes, and `theorem/…`: 1 if its conditions hold with all constants 1, else 0.
 
     `facts_per_parameter`    S R / (4 H d_h d + 2 m d); theory: the line that trainings reach at their limit
@@ -35,7 +36,7 @@ class FactRatios(Probe):
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a task without facts, and a model whose parameters the theorems do not count."""
-        factual(self.config.kind, task)
+        super().check(model, task)
         config = model.config
         obstacles = {
             f"n_layers = {config.n_layers}": config.n_layers > 1,
@@ -69,8 +70,8 @@ class FactRatios(Probe):
         size = {"d_model": d, "n_heads": heads, "d_head": d_head}
         most_frequent = int(task.targets.bincount().max())
         disjoint = bool((table.sets.sum(0) <= 1).all())
-        law = fact_logits(model, task, self.config.repeats).log_softmax(-1).mean(1)
-        losses = -law.gather(1, task.targets[:, None])[:, 0]
+        x = final_streams(model, task, self.config.repeats)
+        losses = losses_of(x, model.unembed.W_U, task.targets).mean(1)
         metrics = {
             "ratio/facts_per_parameter": facts / parameters,
             "ratio/bits_per_parameter": bits_known(task, losses) / parameters,
@@ -89,6 +90,16 @@ class FactRatios(Probe):
             suffice = attention_and_mlp_suffice(S, R, **size, width=m, most_frequent=most_frequent)
             metrics["theorem/attention_mlp"] = float(suffice)
         return ProbeResult(metrics, references)
+
+
+def losses_of(
+    x: Float[Tensor, "fact draw d"], U: Float[Tensor, "d answer"], targets: Int[Tensor, "fact"]
+) -> Float[Tensor, "fact draw"]:
+    """−ln p(a*) with logits x U."""
+    own = targets.repeat_interleave(x.shape[1])
+    return in_chunks(
+        lambda part, target: cross_entropy(part @ U, target, reduction="none"), U.shape[1], x.flatten(0, 1), own
+    ).view(x.shape[:2])
 
 
 def bits_known(task: FactualTask, losses: Float[Tensor, "fact"]) -> float:

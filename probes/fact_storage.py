@@ -11,7 +11,16 @@ from torch import Tensor
 
 from probes.additivity import two_way, unknown_pairs
 from probes.config import FactStorageConfig
-from probes.fact_tables import TableProbe, accuracy, by_pair, fact_tables, factual, feed_forward
+from probes.fact_tables import (
+    TableProbe,
+    accuracy,
+    by_pair,
+    fact_tables,
+    factual,
+    feed_forward,
+    in_chunks,
+    width_of,
+)
 from tasks.factual.task import FactualTask
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
@@ -45,24 +54,24 @@ class FactStorage(TableProbe):
         attended = fact_tables(model, task, self.config.repeats).attended
         part = feed_forward(self.config.kind, model)
         has_direct = part is None or model.config.feed_forward.residual
-        direct = attended @ U if has_direct else attended.new_zeros(*attended.shape[:2], U.shape[1])
+        direct = attended if has_direct else torch.zeros_like(attended)
         metrics: dict[str, float] = {}
         if has_direct:
-            metrics["fact_storage/direct"] = accuracy(direct, task)
-            metrics["fact_margin/direct"] = mean_margin(direct, task)
+            metrics["fact_storage/direct"] = accuracy(direct, task, U)
+            metrics["fact_margin/direct"] = mean_margin(direct, task, U)
         if part is not None:
-            through = part(attended) @ U
+            through = in_chunks(part, width_of(model), attended.flatten(0, 1)).view_as(attended)
             metrics |= {
-                "fact_storage/feed_forward": accuracy(through, task),
-                "fact_margin/feed_forward": mean_margin(through, task),
-                "fact_storage/without_feed_forward": accuracy(direct + through.mean((0, 1)), task),
+                "fact_storage/feed_forward": accuracy(through, task, U),
+                "fact_margin/feed_forward": mean_margin(through, task, U),
+                "fact_storage/without_feed_forward": accuracy(direct + through.mean((0, 1)), task, U),
             }
             if has_direct:
-                metrics["fact_storage/without_direct"] = accuracy(through + direct.mean((0, 1)), task)
-            split = None if unknown_pairs(task) else two_way(by_pair(through.mean(1), task))
+                metrics["fact_storage/without_direct"] = accuracy(through + direct.mean((0, 1)), task, U)
+            split = None if unknown_pairs(task) else two_way(by_pair(through.mean(1), task), U)
             if split is not None:
                 additive = split.additive.flatten(0, 1)[:, None]
-                metrics["fact_storage/additive_feed_forward"] = accuracy(direct + additive, task)
+                metrics["fact_storage/additive_feed_forward"] = accuracy(direct + additive, task, U)
                 metrics["fact_storage/feed_forward_interaction"] = split.interaction
         references = {
             name: Reference(chance=0.0 if name.startswith("fact_margin/") else 1 / U.shape[1])
@@ -72,7 +81,7 @@ class FactStorage(TableProbe):
         return ProbeResult(metrics, references)
 
 
-def mean_margin(logits: Float[Tensor, "fact draw A"], task: FactualTask) -> float:
-    """E[L_{a*} − mean_a L]."""
-    right = logits.gather(2, task.targets[:, None, None].expand(-1, logits.shape[1], 1))[..., 0]
-    return float((right - logits.mean(2)).mean())
+def mean_margin(x: Float[Tensor, "fact draw d"], task: FactualTask, U: Float[Tensor, "d A"]) -> float:
+    """E[L_{a*} − mean_a L] with L = x U, so E[xᵀ (u_{a*} − ū)]."""
+    against = U.T[task.targets] - U.mean(1)
+    return float((x.mean(1) * against).sum(1).mean())

@@ -2,35 +2,43 @@
 
 Without positions and LayerNorm everything that attention does at the last position is in two tables over tokens z,
 
-    ℓ_h(z) = e_qᵀ W_KQ^h e_z / scale,   OV_h(z) = e_zᵀ W_OV^h,   q = the token that stands last;
+    ℓ_h(z) = k_hᵀ e_z,   k_h = W_KQ^hᵀ e_q / scale,   OV_h(z) = e_zᵀ W_OV^h,   q = the token that stands last;
 
 the mass p_h(z) on a token is a softmax over the sequence, and a = Σ_h Σ_z p_h(z) OV_h(z), plus e_q with a residual.
+Probes of one evaluation share them, and what they look at beyond is taken in chunks: with thousands of facts, neither
+masses on all tokens nor logits of all answers are ever held for all sequences.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
+from probes.config import MANY_FACTS
 from tasks.factual.ideal import tokens_that_ask
 from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
-from toytf.models.tables import fast_forward
-from toytf.models.transformer import FeedForward, ToyTransformer
-from toytf.probe import Probe
+from toytf.models.transformer import Block, FeedForward, ToyTransformer, no_hook
+from toytf.probe import Probe, shared
 from toytf.task import Task
-from toytf.training.chunks import chunk_size, chunks
+
+CHUNK = 2**20
+"""Floats that are held at a time where every fact meets every answer, token or hidden unit (4 MB)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FactTables:
     """What attention does with every fact, in so many draws of the noise and the places."""
 
-    scores: Float[Tensor, "query head token"]
-    """ℓ_h(z); the one query is the end token, or there is one for every relation."""
+    keys: Float[Tensor, "query head d"]
+    """k_h; the one query is the end token, or there is one for every relation."""
+    vectors: Float[Tensor, "token d"]
+    """e_z."""
     values: Float[Tensor, "head token d"]
     """OV_h(z)."""
     mass: Float[Tensor, "head token"]
@@ -41,6 +49,11 @@ class FactTables:
     """p_h of the relation in each sequence."""
     attended: Float[Tensor, "fact draw d"]
     """a: the stream after attention."""
+
+    @property
+    def scores(self) -> Float[Tensor, "query head token"]:
+        """ℓ_h(z)."""
+        return self.keys @ self.vectors.T
 
     @property
     def contributions(self) -> Float[Tensor, "token d"]:
@@ -77,12 +90,26 @@ def why_no_tables(model: ToyTransformer) -> str | None:
     return next((what for what, found in obstacles.items() if found), None)
 
 
-class TableProbe(Probe):
+class FactProbe(Probe):
+    """A probe of facts."""
+
+    def check(self, model: ToyTransformer, task: Task) -> None:
+        """Refuse a task without facts."""
+        factual(self.config.kind, task)
+
+    def at_every_evaluation(self, task: Task) -> bool:
+        """With `when: auto`: unless there are many facts."""
+        if self.config.when == "auto":
+            return len(factual(self.config.kind, task).pairs) <= MANY_FACTS
+        return super().at_every_evaluation(task)
+
+
+class TableProbe(FactProbe):
     """A probe of what attention does with facts."""
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a task without facts, and a model whose attention is no table over tokens."""
-        factual(self.config.kind, task)
+        super().check(model, task)
         require_tables(self.config.kind, model)
 
 
@@ -96,43 +123,164 @@ def feed_forward(kind: str, model: ToyTransformer) -> FeedForward | None:
     return part
 
 
-def fact_logits(model: ToyTransformer, task: FactualTask, draws: int) -> Float[Tensor, "fact draw answer"]:
-    """The logits at the last position for every fact; for any model."""
-    batch = facts_among_noise(task, draws)
-    parts = chunks(batch, chunk_size(model, batch.last))
-    logits = torch.cat([fast_forward(model, part.tokens, 1)[:, -1] for part in parts])
-    return rearrange(logits, "(fact draw) answer -> fact draw answer", draw=draws)
+# Tables and streams
 
 
+@shared
+@torch.no_grad()
 def fact_tables(model: ToyTransformer, task: FactualTask, draws: int) -> FactTables:
     """The tables of a model that `require_tables` accepts."""
-    E = model.embed.W_E
-    asking = tokens_that_ask(task)
-    scores = einsum(E[asking], model.W_KQ(0), E, "query i, head i j, token j -> query head token")
-    scores = scores / model.attention(0).scale
+    E, asking = model.embed.W_E, tokens_that_ask(task)
+    keys = einsum(E[asking], model.W_KQ(0), "query i, head i j -> query head j") / model.attention(0).scale
     values = E @ model.W_OV(0)
-    tokens = rearrange(facts_among_noise(task, draws).tokens, "(fact draw) t -> draw fact t", draw=draws)
-    relation = task.pairs[:, 1] + task.relations.start
+    tokens = facts_among_noise(task, draws).tokens
+    relation = (task.pairs[:, 1] + task.relations.start).repeat_interleave(draws)
+    (heads, V, _), T = values.shape, tokens.shape[1]
+    starts = V * torch.arange(heads, device=task.device)[:, None]  # of each head, in a table over heads and tokens
 
-    heads, nothing = scores.shape[1], torch.zeros_like(scores[:1]).expand(len(relation), -1, -1)
-    mass_of, sequences_with = torch.zeros_like(scores[0]), torch.zeros_like(scores[0, 0])
-    relation_mass, attended = [], []
-    for z in tokens:  # a draw at a time, as the masses on all tokens are many
-        at = z[:, None].expand(-1, heads, -1)
-        mass = nothing.scatter_add(2, at, scores[z[:, -1] - asking[0]].gather(2, at).softmax(-1))
-        mass_of += mass.sum(0)
-        sequences_with += nothing[:, 0].scatter(1, z, 1.0).sum(0)
-        relation_mass.append(mass.gather(2, relation[:, None, None].expand(-1, heads, 1))[..., 0])
-        a = mass.flatten(1) @ values.flatten(0, 1)
-        attended.append(a + E[z[:, -1]] if model.config.attention.residual else a)
+    mass_of, sequences_with = values.new_zeros(heads * V), torch.zeros(V, dtype=torch.long, device=task.device)
+    relation_mass, attended = values.new_empty(len(tokens), heads), E[tokens[:, -1]]
+    if not model.config.attention.residual:
+        attended.zero_()
+    width = T if task.end is not None else max(T, V // draws)  # where relations ask, there is a query for every fact
+    for z, r, on_relation, a in some_at_a_time(heads * width, tokens, relation, relation_mass, attended):
+        last, query = torch.unique(z[:, -1], return_inverse=True)
+        scores = keys[last - asking[0]] @ E.T
+        at = starts + z[:, None]
+        p = scores.flatten()[at + heads * V * query[:, None, None]].softmax(-1)
+        mass_of += torch.zeros_like(mass_of).scatter_add_(0, at.flatten(), p.flatten())
+        sequences_with += torch.bincount(_different(z), minlength=V)
+        on_relation.copy_((p * (z == r[:, None])[:, None]).sum(-1))
+        a.add_(embedding_bag(at.flatten(1), values.flatten(0, 1), mode="sum", per_sample_weights=p.flatten(1)))
     return FactTables(
-        scores,
+        keys,
+        E,
         values,
-        mass_of / (len(relation) * draws),
-        mass_of / sequences_with.clamp_min(1),
-        torch.stack(relation_mass, 1),
-        torch.stack(attended, 1),
+        mass_of.view(heads, V) / len(tokens),
+        mass_of.view(heads, V) / sequences_with.clamp_min(1),
+        rearrange(relation_mass, "(fact draw) head -> fact draw head", draw=draws),
+        rearrange(attended, "(fact draw) d -> fact draw d", draw=draws),
     )
+
+
+def _different(tokens: Int[Tensor, "n t"]) -> Int[Tensor, "_"]:
+    """The tokens of all sequences, one that occurs in a sequence several times only once."""
+    ordered = tokens.sort(1).values
+    return torch.cat([ordered[:, 0], ordered[:, 1:][ordered.diff(dim=1) > 0]])
+
+
+@shared
+@torch.no_grad()
+def final_streams(model: ToyTransformer, task: FactualTask, draws: int) -> Float[Tensor, "fact draw d"]:
+    """x at the last position for every fact, whose logits are x U; for any model."""
+    tokens = facts_among_noise(task, draws).tokens
+    if why_no_tables(model) is None:
+        block: Block = model.blocks[0]  # type: ignore[assignment]
+        attended = fact_tables(model, task, draws).attended.flatten(0, 1)
+        x = in_chunks(block.finish, width_of(model), model.embed.W_E[tokens[:, -1]], attended)
+    else:
+        name = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
+        width = tokens.shape[1] * width_of(model)
+        x = in_chunks(lambda part: model.observe(part, name, last=1)[1][name][:, -1], width, tokens)
+        x = x if model.ln_final is None else model.ln_final(x, no_hook)
+    return rearrange(x, "(fact draw) d -> fact draw d", draw=draws)
+
+
+def width_of(model: ToyTransformer) -> int:
+    """The floats of a vector in the first layer where there are most: hidden units, or the stream."""
+    part = model.feed_forward(0)
+    return model.config.d_model if part is None else max(part.W_in.shape)
+
+
+def fact_logits(model: ToyTransformer, task: FactualTask, draws: int) -> Float[Tensor, "fact draw answer"]:
+    """The logits at the last position for every fact, all at once: large if there are many facts and answers."""
+    return final_streams(model, task, draws) @ model.unembed.W_U
+
+
+# Answers
+
+
+def some_at_a_time(width: int, *rows: Shaped[Tensor, "n *_"]) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows of several tensors, as many at a time as may be held; width: the floats that become of one."""
+    n_parts = -(-len(rows[0]) * width // CHUNK)
+    yield from zip(*(of_all.chunk(max(1, n_parts)) for of_all in rows), strict=True)
+
+
+def in_chunks(f: Callable[..., Tensor], width: int, *rows: Shaped[Tensor, "n *_"]) -> Shaped[Tensor, "n *_"]:
+    """f of all rows, some at a time; width: the floats that f makes of one on its way."""
+    none = f(*(of_all[:0] for of_all in rows))
+    found = none.new_empty(len(rows[0]), *none.shape[1:])  # many small ones would pin the memory between them
+    for some, *parts in some_at_a_time(width, found, *rows):
+        some.copy_(f(*parts))
+    return found
+
+
+def answers(x: Float[Tensor, "*n d"], U: Float[Tensor, "d answer"] | None = None) -> Int[Tensor, "*n"]:
+    """argmax_a xᵀ u_a; without U, x are the logits themselves."""
+    if U is None:
+        return x.argmax(-1)
+    return in_chunks(lambda part: (part @ U).argmax(1), U.shape[1], x.flatten(0, -2)).view(x.shape[:-1])
+
+
+def margins(x: Float[Tensor, "n d"], U: Float[Tensor, "d answer"], targets: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """xᵀ u_{a*} − max_{a ≠ a*} xᵀ u_a."""
+
+    def above(part: Float[Tensor, "some d"], target: Int[Tensor, "some"]) -> Float[Tensor, "some"]:
+        logits, at = part @ U, target[:, None]
+        own = logits.gather(1, at)[:, 0]
+        return own - logits.scatter_(1, at, -torch.inf).amax(1)
+
+    return in_chunks(above, U.shape[1], x, targets)
+
+
+def are_answered(
+    margin: Float[Tensor, "n"], x: Float[Tensor, "n d"], U: Float[Tensor, "d answer"], targets: Int[Tensor, "n"]
+) -> Bool[Tensor, "n"]:
+    """answers(x, U) == targets, from the margins: of equal logits the first counts."""
+    right, equal = margin > 0, margin == 0
+    right[equal] = answers(x[equal], U) == targets[equal]
+    return right
+
+
+def accuracy(x: Float[Tensor, "fact *draw d"], task: FactualTask, U: Float[Tensor, "d answer"]) -> float:
+    """How often the likeliest answer is right, over facts and draws."""
+    targets = task.targets.reshape(-1, *(1,) * (x.ndim - 2)).expand(x.shape[:-1])
+    return fraction_answered(x.flatten(0, -2), U, targets.flatten())
+
+
+def fraction_answered(
+    x: Float[Tensor, "n d"], U: Float[Tensor, "d answer"], targets: Int[Tensor, "n"], few: int = 256
+) -> float:
+    """How often argmax_a xᵀ u_a is the target.
+
+    With many answers, those that lose already against few are wrong, and only the others are compared with all. To lose
+    is to be below by more than 2 d ε |x| |u|, so that it does not depend on rounding.
+    """
+    n, every = len(x), U.shape[1] // few
+    if every > 2:
+        level = (x * U.T[targets]).sum(1) + 2 * len(U) * torch.finfo(x.dtype).eps * x.norm(dim=1) * U.norm(dim=0).max()
+        contested = ~(in_chunks(lambda part: (part @ U[:, ::every]).amax(1), few, x) > level)
+        x, targets = x[contested], targets[contested]
+    return float(are_answered(margins(x, U, targets), x, U, targets).sum() / n)
+
+
+def missed(
+    x: Float[Tensor, "fact d"], task: FactualTask, limit: int, U: Float[Tensor, "d answer"] | None = None
+) -> list[str]:
+    """Facts that are answered wrongly, as "s3, r5: says r5a2, is r5a7"; without U, x are the logits themselves."""
+    return wrong_facts(answers(x, U), task, limit)
+
+
+def wrong_facts(said: Int[Tensor, "fact"], task: FactualTask, limit: int) -> list[str]:
+    """The first facts that are answered wrongly, in words."""
+    return [wrong_fact(task, i, int(said[i])) for i in (said != task.targets).nonzero()[:limit, 0].tolist()]
+
+
+def wrong_fact(task: FactualTask, fact: int, said: int) -> str:
+    """A fact that is answered wrongly, in words."""
+    (s, r), names = task.pairs[fact].tolist(), task.table.answer_names
+    pair = f"{task.table.subject_names[s]}, {task.table.relation_names[r]}"
+    return f"{pair}: says {names[said]}, is {names[int(task.targets[fact])]}"
 
 
 def ideal_of_sums(model: ToyTransformer) -> float | None:
@@ -146,25 +294,6 @@ def subject_answers(task: FactualTask) -> Bool[Tensor, "S A"]:
     found = torch.zeros(len(task.subjects), sets.shape[1], dtype=torch.bool, device=task.device)
     found[s, task.targets] = True
     return found
-
-
-def accuracy(logits: Float[Tensor, "fact *draw answer"], task: FactualTask) -> float:
-    """How often the likeliest answer is right, over facts and draws."""
-    targets = task.targets.reshape(-1, *(1,) * (logits.ndim - 2))
-    return float((logits.argmax(-1) == targets).float().mean())
-
-
-def missed(logits: Float[Tensor, "fact answer"], task: FactualTask, limit: int) -> list[str]:
-    """Facts that are answered wrongly, as "s3, r5: says r5a2, is r5a7"."""
-    said = logits.argmax(-1)
-    return [wrong_fact(task, i, int(said[i])) for i in (said != task.targets).nonzero()[:limit, 0].tolist()]
-
-
-def wrong_fact(task: FactualTask, fact: int, said: int) -> str:
-    """A fact that is answered wrongly, in words."""
-    (s, r), names = task.pairs[fact].tolist(), task.table.answer_names
-    pair = f"{task.table.subject_names[s]}, {task.table.relation_names[r]}"
-    return f"{pair}: says {names[said]}, is {names[int(task.targets[fact])]}"
 
 
 def by_pair(values: Float[Tensor, "fact *answer"], task: FactualTask) -> Float[Tensor, "S R *answer"]:

@@ -3,13 +3,13 @@
 import torch
 
 from probes.config import FactsConfig
-from probes.fact_tables import accuracy, by_pair, fact_logits, factual, wrong_fact
+from probes.fact_tables import FactProbe, answers, are_answered, by_pair, factual, final_streams, margins, wrong_fact
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
 
 
-class Facts(Probe):
+class Facts(FactProbe):
     """`facts/accuracy` over all facts and draws of the noise, all alike, and what stands behind it.
 
     `facts/stored`               the fraction of facts that are right in every draw
@@ -20,35 +20,32 @@ class Facts(Probe):
 
     config: FactsConfig
 
-    def check(self, model: ToyTransformer, task: Task) -> None:
-        """Refuse a task without facts."""
-        factual(self.config.kind, task)
-
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Ask for every fact among fresh noise; the batch is not used."""
         task = factual(self.config.kind, task)
-        logits = fact_logits(model, task, self.config.repeats)
-        said, in_set = logits.argmax(-1), task.sets[task.pairs[:, 1]]
-        right = said == task.targets[:, None]
+        draws, U, r = self.config.repeats, model.unembed.W_U, task.pairs[:, 1]
+        x, said = final_streams(model, task, draws).flatten(0, 1), task.targets.repeat_interleave(draws)
+        margin = margins(x, U, said)
+        right = are_answered(margin, x, U, said)
+        said[~right] = answers(x[~right], U)
+        said, right = said.view(-1, draws), right.view(-1, draws)
         metrics = {
-            "facts/accuracy": accuracy(logits, task),
+            "facts/accuracy": float(right.float().mean()),
             "facts/stored": float(right.all(1).float().mean()),
-            "facts/relation_accuracy": float(in_set.gather(1, said).float().mean()),
+            "facts/relation_accuracy": float(task.sets[r[:, None], said].float().mean()),
         }
-        guess = 1 / in_set.shape[1]
+        guess = 1 / task.sets.shape[1]
         references = {
             "facts/accuracy": Reference(1.0, guess),
             "facts/stored": Reference(1.0, guess),
-            "facts/relation_accuracy": Reference(1.0, float(in_set.float().mean())),
+            "facts/relation_accuracy": Reference(1.0, float(task.sets.float().mean(1)[r].mean())),
         }
         often_wrong = (~right).sum(1).argsort(descending=True, stable=True)[: self.config.failures].tolist()
         failures = [
             wrong_fact(task, fact, int(said[fact][~right[fact]][0])) for fact in often_wrong if not right[fact].all()
         ]
-        target = task.targets[:, None, None].expand(*said.shape, 1)
-        margins = logits.gather(2, target)[..., 0] - logits.scatter(2, target, -torch.inf).amax(2)
-        table = by_pair(margins.mean(1), task).cpu().numpy()
+        table = by_pair(margin.view(-1, draws).mean(1), task).cpu().numpy()
 
         def draw() -> object:
             from toytf.figures import heat_maps

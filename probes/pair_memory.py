@@ -12,7 +12,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.config import PairMemoryConfig
-from probes.fact_tables import FactTables, TableProbe, accuracy, fact_tables, factual, feed_forward, missed
+from probes.fact_tables import (
+    FactTables,
+    TableProbe,
+    accuracy,
+    fact_tables,
+    factual,
+    feed_forward,
+    fraction_answered,
+    in_chunks,
+    missed,
+    width_of,
+)
 from tasks.factual.ideal_values import RIDGE
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
@@ -58,7 +69,7 @@ class PairMemory(TableProbe):
         attended, V = tables.attended, part.W_out
         if not (V is not None and bool(attended.isfinite().all()) and bool(V.isfinite().all())):
             return ProbeResult({})  # diverged
-        has_direct = model.config.feed_forward.residual
+        has_direct, width = model.config.feed_forward.residual, width_of(model)
         Y = (U / U.square().sum(0)).T[task.targets]
         best = ridge_regression(_hidden(part, attended.mean(1)), Y, RIDGE, directions=len(attended))
         sizes = V.norm(), best.norm()
@@ -68,17 +79,20 @@ class PairMemory(TableProbe):
         level = Reference(1.0, 1 / U.shape[1])
         if all(float(size) > 0 for size in sizes):
             metrics["pair_memory/cosine"] = float((V * best).sum() / (sizes[0] * sizes[1]))
-            logits = ((attended if has_direct else 0) + _hidden(part, attended) @ best * (sizes[0] / sizes[1])) @ U
-            metrics["pair_memory/accuracy"] = accuracy(logits, task)
+            W = best * (sizes[0] / sizes[1])
+            stored = in_chunks(lambda a: _hidden(part, a) @ W, width, attended.flatten(0, 1)).view_as(attended)
+            x = attended + stored if has_direct else stored
+            metrics["pair_memory/accuracy"] = accuracy(x, task, U)
             references |= {"pair_memory/cosine": Reference(1.0, 0.0), "pair_memory/accuracy": level}
-            failures["pair_memory/accuracy"] = missed(logits.mean(1), task, self.config.failures)
-        other, answers, counts = swaps(task, self.config.repeats)
+            failures["pair_memory/accuracy"] = missed(x.mean(1), task, self.config.failures, U)
+        other, becomes, counts = swaps(task, self.config.repeats)
         same = task.pairs[:, 1:].expand_as(other), task.targets[:, None].expand_as(other), torch.ones_like(counts)
-        for name, (r, a, where) in {"swap": (other, answers, counts), "swap/same": same}.items():
+        for name, (r, target, where) in {"swap": (other, becomes, counts), "swap/same": same}.items():
             if task.end is not None and where.any():
-                x = attended + exchanged(tables, task, r)
-                said = ((x if has_direct else 0) + part(x)) @ U
-                metrics[f"pair_memory/{name}"] = float((said.argmax(-1) == a)[where].float().mean())
+                x = (attended + exchanged(tables, task, r))[where]
+                stored = in_chunks(part, width, x)
+                x = x + stored if has_direct else stored
+                metrics[f"pair_memory/{name}"] = fraction_answered(x, U, target[where])
                 references[f"pair_memory/{name}"] = level
         return ProbeResult(metrics, references, failures)
 

@@ -6,11 +6,20 @@ With attention only, G_s holds the answers of s under all relations, and G_r the
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.config import ValueMemoryConfig
-from probes.fact_tables import TableProbe, fact_tables, factual, ideal_of_sums, missed, subject_answers
+from probes.fact_tables import (
+    TableProbe,
+    fact_tables,
+    factual,
+    ideal_of_sums,
+    in_chunks,
+    subject_answers,
+    wrong_facts,
+)
+from tasks.factual.task import FactualTask
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 from toytf.task import Batch, Reference, Task
@@ -36,21 +45,19 @@ class ValueMemory(TableProbe):
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure the values with the masses over every fact among fresh noise; the batch is not used."""
         task = factual(self.config.kind, task)
-        scores = fact_tables(model, task, self.config.repeats).contributions @ model.unembed.W_U
-        by_subject, by_relation = scores[task.subjects], scores[task.relations]
+        G, U = fact_tables(model, task, self.config.repeats).contributions, model.unembed.W_U
+        by_subject, by_relation = (G[tokens.start : tokens.stop] @ U for tokens in (task.subjects, task.relations))
         of_subject, of_relation = subject_answers(task), task.sets
-        s, r = task.pairs.unbind(1)
-        in_set = of_relation[r]
-        chosen = by_subject[s].masked_fill(~in_set, -torch.inf)
+        said = chosen_in_set(by_subject, task)
         metrics = {
             "value_memory/subject_recall": recall_at_size(by_subject, of_subject),
-            "value_memory/within_set": float((chosen.argmax(1) == task.targets).float().mean()),
+            "value_memory/within_set": float((said == task.targets).float().mean()),
             "value_memory/relation_recall": recall_at_size(by_relation, of_relation),
         }
-        ideal = ideal_of_sums(model)
+        ideal, in_set = ideal_of_sums(model), of_relation.sum(1)[task.pairs[:, 1]]
         references = {
             "value_memory/subject_recall": Reference(ideal, float(of_subject.float().mean())),
-            "value_memory/within_set": Reference(ideal, float((1 / in_set.sum(1).float()).mean())),
+            "value_memory/within_set": Reference(ideal, float((1 / in_set.float()).mean())),
             "value_memory/relation_recall": Reference(ideal, float(of_relation.float().mean())),
         }
         panels = {
@@ -65,13 +72,23 @@ class ValueMemory(TableProbe):
             shown = {panel: (values, rows, names) for panel, (values, rows) in panels.items()}
             return heat_maps(shown, f"What values say (at most {SHOWN} answers shown)", x="answer", y="token")
 
-        wrong = missed(chosen, task, self.config.failures)
+        wrong = wrong_facts(said, task, self.config.failures)
         return ProbeResult(metrics, references, {"value_memory/within_set": wrong}, draw)
+
+
+def chosen_in_set(by_subject: Float[Tensor, "S A"], task: FactualTask) -> Int[Tensor, "fact"]:
+    """For every fact, the answer of A_r that the subject prefers."""
+    return in_chunks(
+        lambda s, r: by_subject[s].masked_fill(~task.sets[r], -torch.inf).argmax(1),
+        task.sets.shape[1],
+        *task.pairs.unbind(1),
+    )
 
 
 def recall_at_size(scores: Float[Tensor, "n A"], sets: Bool[Tensor, "n A"]) -> float:
     """|top_k ∩ set| / k with k = |set|, in the mean over rows."""
     size = sets.sum(1)
-    ranked = sets.gather(1, scores.argsort(1, descending=True))
-    is_top = torch.arange(sets.shape[1], device=sets.device) < size[:, None]
+    largest = int(size.max())
+    ranked = sets.gather(1, scores.topk(largest, dim=1).indices)
+    is_top = torch.arange(largest, device=sets.device) < size[:, None]
     return float(((ranked & is_top).sum(1) / size).float().mean())

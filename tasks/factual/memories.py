@@ -12,6 +12,7 @@ from torch import Tensor
 
 from toytf.memory import Association
 from toytf.models.transformer import Slot, ToyTransformer
+from toytf.probe import shared
 from toytf.randomness import generator
 from toytf.task import Batch, Memory
 
@@ -38,11 +39,13 @@ def factual_memories(task: "FactualTask", model: ToyTransformer) -> dict[str, Me
     return {"FF1": Memory(stored, Slot("FF", 0))}
 
 
+@shared
 def facts_among_noise(task: "FactualTask", draws: int) -> Batch:
     """Every fact in so many sequences, fact by fact; the same noise whenever it is asked for."""
     return task.every_fact(draws, generator(0, "noise of every fact", device=task.device))
 
 
+@shared
 @torch.no_grad()
 def _attended(task: "FactualTask", model: ToyTransformer) -> Float[Tensor, "fact d"]:
     """The stream after attention for every fact, in the mean over noise."""
