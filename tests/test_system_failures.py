@@ -16,7 +16,7 @@ import toytf
 from toytf import files
 from toytf.errors import RunFailed, UserError
 from toytf.experiments import train
-from toytf.footprint import Need, check_memory
+from toytf.footprint import Need, check_memory, free_memory
 from toytf.plugins import load_config
 
 if TYPE_CHECKING:
@@ -121,11 +121,12 @@ def test_without_a_gpu_the_build_is_named(invoke: "Callable[..., Ended]", tiny_c
 
 
 def test_output_that_nobody_reads_any_more_is_no_traceback(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        f"{Path(sys.executable).with_name('toytf')} list | head -c 10",
-        shell=True, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ended.stderr == ""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [Path(sys.executable).with_name("toytf"), "list"]
+    ended = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 # --- memory
@@ -184,9 +185,7 @@ def test_every_shipped_config_passes_on_16_gigabytes() -> None:
         check_memory(config.needs(), free=16e9)
 
 
-def test_memory_that_runs_out_is_a_sentence_and_leaves_nothing_behind(
-    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_is_a_sentence_and_leaves_nothing_behind(tiny_config: Path, tmp_path: Path) -> None:
     """Forced, so that the estimate does not stop it: torch itself finds no room for 40 TB."""
     with pytest.raises(RunFailed, match="not enough memory"):
         toytf.run(tiny_config, {"train.batch_size": 10**12}, out=tmp_path / "runs" / "run", force=True)
@@ -212,3 +211,82 @@ def test_a_run_that_fails_before_its_first_step_leaves_nothing_behind(
     ended = command("run", tiny_config, "model.freeze=['*']", "--out", "a/b/run", cwd=tmp_path)
     assert ended.returncode == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def _fails_after(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the disk fail at the row after so many."""
+    real, seen = os.fsync, []
+
+    def fail(file: int) -> None:
+        if Path(f"/proc/self/fd/{file}").readlink().name == "metrics.jsonl":
+            seen.append(file)
+        if len(seen) > rows:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(file)
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({"train.steps": 0, "seeds": [0, 1]}, 1),
+        ({"train.steps": 9, "train.checkpoints": {"every": 1000, "log_spaced": False}, "train.evaluation.every": 1}, 4),
+    ],
+    ids=["no_steps", "no_checkpoint_yet"],
+)
+def test_a_run_that_has_measured_something_keeps_it(
+    changes: dict[str, Any], rows: int, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fails_after(rows, monkeypatch)
+    with pytest.raises(RunFailed, match=r"Input/output error.*then go on: toytf run .*config\.yaml"):
+        toytf.run(tiny_config, changes, out=tmp_path / "run")
+    monkeypatch.undo()
+    assert (
+        len(toytf.Run.open(tmp_path / "run").history) == rows + 1
+    )  # the last had reached the file when the disk failed
+    again = toytf.run(tiny_config, changes, out=tmp_path / "run", resume=True)
+    whole = toytf.run(tiny_config, changes, out=tmp_path / "whole")
+    assert again.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
+
+
+def test_divergence_keeps_the_checkpoint_that_its_sentence_names(tiny_config: Path, tmp_path: Path) -> None:
+    changes = {
+        "train.steps": 50,
+        "train.optimizer": {"kind": "sgd", "lr": 1e30},
+        "train.checkpoints": {"every": 1000, "log_spaced": False},
+    }
+    with pytest.raises(RunFailed, match="the last good checkpoint is at step 0"):
+        toytf.run(tiny_config, changes, out=tmp_path / "run")
+    assert toytf.Run.open(tmp_path / "run").model(step=0) is not None
+
+
+def test_a_failure_of_the_system_is_no_verdict_on_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toytf.claims import check_claims
+
+    _fails_after(0, monkeypatch)
+    with pytest.raises(RunFailed, match="Input/output error"):
+        check_claims(["gradient_lemmas"], tmp_path / "claims")
+    assert not (tmp_path / "claims" / "claims.json").exists()
+
+
+def test_what_a_container_caches_counts_as_free(tmp_path: Path) -> None:
+    for name, content in {"max": "8e9", "current": "7", "stat": ""}.items():
+        (tmp_path / f"memory.{name}").write_text(content)
+    everything = free_memory(tmp_path)  # no limit that can be read
+    for name, content in {"max": "8000000", "current": "7000000", "stat": "anon 1\ninactive_file 500000\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(content)
+    assert free_memory(tmp_path) == 1_500_000 < everything
+
+
+def test_what_lies_in_the_directory_already_is_not_taken_for_the_run(tiny_config: Path, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"eval/all_loss": 0.0}')
+    for resume in (False, True):
+        with pytest.raises(UserError, match=r"parts of a run but no config\.yaml"):
+            toytf.run(tiny_config, out=tmp_path, resume=resume)
+    facts = tmp_path / "mine" / "facts.json"
+    facts.parent.mkdir()
+    facts.write_text("my own")
+    with pytest.raises(UserError, match=r"facts\.json is there already"):
+        toytf.run("configs/factual/countries.yaml", {"train.steps": 1}, out=facts.parent)
+    assert facts.read_text() == "my own"

@@ -1,6 +1,7 @@
 """One process writes a run; a second one is refused with a sentence, and changes nothing."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,10 +33,12 @@ def test_the_second_of_two_commands_is_refused_and_the_first_ends_as_if_alone(
     )
     while first.poll() is None and not (tmp_path / "run" / "checkpoints").exists():
         time.sleep(0.01)
+    first.send_signal(signal.SIGSTOP)  # whatever the second takes, the first is not done meanwhile
     second = command("run", tiny_config, *changes, "--out", "run", *["--resume"] * resume, cwd=tmp_path)
     assert (second.returncode, second.stdout) == (2, "")
     assert f"toytf: run is in use: process {first.pid} on" in second.stderr
     assert len(second.stderr.splitlines()) == 1
+    first.send_signal(signal.SIGCONT)
     _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
     alone = toytf.run(tiny_config, changes, out=tmp_path / "alone")
@@ -87,3 +90,17 @@ def test_a_run_can_be_read_while_another_process_writes_it(tiny_config: Path, tm
     assert writer.returncode == 0
     assert sorted(rows) == rows
     assert len(set(rows)) > 10
+
+
+def test_the_end_of_a_run_that_was_moved_does_not_free_another(tmp_path: Path) -> None:
+    with locked(_folder(tmp_path)):
+        (tmp_path / "run").rename(tmp_path / "moved")
+        with locked(_folder(tmp_path)):
+            with pytest.raises(UserError, match="is in use"), locked(tmp_path / "run"):
+                pass
+            assert (tmp_path / "run" / NAME).exists()
+
+
+def _folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"

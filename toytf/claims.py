@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAd
 from toytf.catalogue import claim_files
 from toytf.compose import read_config
 from toytf.config import Config, digest, validate
-from toytf.errors import Interrupted, RunFailed, UserError, nearest, reason
+from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, nearest, reason
 from toytf.files import write_atomic
 from toytf.lock import locked
 from toytf.plugins import ExperimentConfig, load_config
@@ -147,6 +147,8 @@ def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Pa
     for run, config in configs.items():
         try:
             seeds[run] = by_seed(run_config(config, directories[run], resume=True).history)
+        except SystemRefused:
+            raise  # which says nothing about the claim
         except RunFailed as failure:
             note = f"{note} {run}: {failure}.".strip()
     findings = tuple(

@@ -34,7 +34,7 @@ def read_config(
         merged = _compose(_load(path), path, ())
     else:
         path = (folder or Path()) / "config"
-        merged = _compose(dict(source), path, ())
+        merged = _compose(_with_places(dict(source), path.parent), path, ())
     if isinstance(overrides, str):
         overrides = [overrides]
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_parse, overrides)
@@ -110,7 +110,16 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         kind = "list" if isinstance(loaded, list) else "single value"
         raise UserError(f"{path}: a config is a mapping of keys to values, got a {kind}")
-    return loaded
+    return {key: _with_places(value, path.parent) for key, value in loaded.items()}
+
+
+def _with_places(value: Any, folder: Path) -> Any:
+    """A config in which a file that it names with its SHA-256, `{file: …, sha256: …}`, is found where it lies."""
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"file", "sha256"}:
+        return {**value, "file": str(folder / str(value["file"]))}
+    return {key: _with_places(inner, folder) for key, inner in value.items()}
 
 
 def _parse(text: str) -> tuple[str, Any]:
@@ -143,7 +152,8 @@ def _override(merged: dict[str, Any], key: str, value: Any) -> None:
 def _key(place: dict[Any, Any] | list[Any], name: str, shown: str) -> Any:
     """The key or index that a name means: a mapping may have numbers as keys."""
     if isinstance(place, dict):
-        return int(name) if name not in place and name.isdecimal() and int(name) in place else name
-    if not (name.isascii() and name.isdecimal() and int(name) < len(place)):
+        numbers = {str(key): key for key in place if isinstance(key, int)}
+        return name if name in place else numbers.get(name, name)
+    if name not in map(str, range(len(place))):
         raise UserError(f"{shown}: {shortened(name)} is no index of a list of {len(place)} (0 is first)")
     return int(name)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
@@ -56,13 +55,10 @@ def _too_large(value: Any, path: str = "") -> tuple[str, float] | None:
     return next(filter(None, found), None)
 
 
-def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str, folder: Path | None = None) -> T:
-    """Check data against a schema; the first mistake becomes one line that starts with `label`.
-
-    folder: of the file that the data comes from, whose `files` lie beside it.
-    """
+def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:
+    """Check data against a schema; the first mistake becomes one line that starts with `label`."""
     try:
-        return schema.validate_python(data, context={"folder": folder})
+        return schema.validate_python(data)
     except ValidationError as error:
         raise UserError(f"{label}: {first_mistake(error, data)}") from None
 

@@ -21,6 +21,10 @@ class RunFailed(ToytfError):
     """The run started and could not finish, such as by diverging."""
 
 
+class SystemRefused(RunFailed):
+    """The system would not go on: a file, the disk, memory. It says nothing about what was measured."""
+
+
 class Interrupted(ToytfError):
     """The user asked to stop; everything up to the step it stopped at is saved."""
 

@@ -29,9 +29,11 @@ class Need:
     keys: Keys
 
 
-def check_memory(needs: Iterable[Need], free: float | None = None) -> None:
-    """Refuse a run that needs more memory than is free here, by the part that needs most and its largest key."""
-    free = free_memory() if free is None else free
+def check_memory(needs: Iterable[Need], free: float | None) -> None:
+    """Refuse a run that needs more memory than is free, by the part that needs most and its largest key.
+
+    free: in bytes; None if nobody knows.
+    """
     parts = sorted(needs, key=lambda need: need.bytes, reverse=True)
     total = sum(need.bytes for need in parts)
     if free is None or total <= free:
@@ -44,18 +46,19 @@ def check_memory(needs: Iterable[Need], free: float | None = None) -> None:
     )
 
 
-def free_memory() -> float | None:
-    """Bytes that this process may still take; None if the system does not tell."""
-    try:
-        import psutil
-    except ImportError:
-        return None
+def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
+    """Bytes that this process may still take, of the machine's and of the container's memory.
+
+    group: where the system tells about the container. Files that it caches count as free: it gives them up.
+    """
+    import psutil
+
     free = float(psutil.virtual_memory().available)
-    try:  # a container may allow for less than the machine has
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        return min(free, limit - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):
+    try:
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return min(free, limit - used + int(counts["inactive_file"]))
+    except (OSError, ValueError, KeyError):  # there is no container, or no limit
         return free
 
 

@@ -31,18 +31,27 @@ NAME = ".lock"
 def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a directory; refuse if another process (or thread) has it.
 
-    The system gives the lock of a dead owner free, so nothing is left behind by a crash.
+    The system gives the lock of a dead owner free: a file that a crash leaves behind holds nobody up.
     """
     path = directory / NAME
     file = _open(path)
     try:
         os.truncate(file, 0)
-        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}".encode(), 0)
+        os.lseek(file, 0, os.SEEK_SET)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}".encode())
         yield
     finally:
-        with contextlib.suppress(OSError):  # a directory that is gone needs no lock
+        if _is_at(file, path):
             path.unlink()
         os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Is this open file the one at a path? The directory may have been moved or removed meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except OSError:
+        return False
 
 
 def _open(path: Path) -> int:
@@ -51,7 +60,7 @@ def _open(path: Path) -> int:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _take(file)
-            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+            if _is_at(file, path):
                 return file
         except (BlockingIOError, PermissionError):
             owner = shortened(os.read(file, 200).decode(errors="replace")) or "another process"

@@ -17,7 +17,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from toytf.compose import Overrides, locate, read_config
+from toytf.compose import Overrides, read_config
 from toytf.config import Config, validate
 from toytf.errors import UserError, nearest, one_line
 from toytf.footprint import Keys, Need
@@ -169,8 +169,7 @@ def load_config(
 ) -> ExperimentConfig:
     """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment."""
     label = str(source) if isinstance(source, str | Path) else "config"
-    beside = locate(source, Path()).parent if isinstance(source, str | Path) else folder
-    return validate(experiment_schema(), read_config(source, overrides, folder), label, beside)
+    return validate(experiment_schema(), read_config(source, overrides, folder), label)
 
 
 def probe_config(kind: str) -> ProbeConfig:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toytf import lock
-from toytf.checksums import Checksums, read_bytes
+from toytf.checksums import Checksums, read_bytes, sha256
 from toytf.errors import UserError, shortened
 from toytf.files import write_atomic
 
@@ -26,14 +26,16 @@ RETRIES = 20
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a run, also while it goes on; a line torn by a crash is left out."""
-    for left in reversed(range(RETRIES)):
+    left = RETRIES
+    while True:
         try:
             return [_parse(path, i, line) for i, line in enumerate(_verified(path).splitlines(), 1)]
         except UserError:
-            if not left or not (path.parent / lock.NAME).exists():
+            # A row may have been written, or the run ended, between our look at the file and at its checksum.
+            left = left - 1 if (path.parent / lock.NAME).exists() else min(left - 1, 1)
+            if left <= 0:
                 raise
-            time.sleep(0.01)  # a row may have been written between our look at the file and at its checksum
-    return []
+            time.sleep(0.01)
 
 
 class MetricsFile:
@@ -105,7 +107,7 @@ class MetricsFile:
         if on_disk == content and self._checksums[self.path.name] == [self._known(), self._known()]:
             return
         before = b"" if on_disk is None else on_disk
-        self._checksums[self.path.name] = [[len(before), hashlib.sha256(before).hexdigest()], self._known()]
+        self._checksums[self.path.name] = [[len(before), sha256(before)], self._known()]
         write_atomic(self.path, content)
         self._checksums[self.path.name] = [self._known(), self._known()]
 
@@ -113,23 +115,29 @@ class MetricsFile:
 def _verified(path: Path) -> bytes:
     """The whole lines of the file, which must be what toytf wrote: with the last row, or as it was before that."""
     known = Checksums(path.parent)[path.name]
-    content = read_bytes(path) if known or path.exists() else b""
+    content = read_bytes(path) if path.exists() else b""
     if known is None:
-        return content[: content.rfind(b"\n") + 1]
+        return _whole_lines(content)
     try:
         before, after = ((int(size), str(digest)) for size, digest in known)
     except (TypeError, ValueError):
         raise UserError(
             f"{path.parent / 'checksums.json'} is damaged: remove it, and rows are taken as they are"
         ) from None
-    for size, digest in (after, before):
-        whole = len(content) == size if (size, digest) == after else size <= len(content) < max(after[0], size + 1)
-        if whole and hashlib.sha256(content[:size]).hexdigest() == digest:
-            return content[:size]
+    if (len(content), sha256(content)) == after:
+        return _whole_lines(content)
+    size = before[0]
+    torn = size <= len(content) < max(after[0], size + 1)  # no more than a part of the last row
+    if torn and sha256(content[:size]) == before[1]:
+        return _whole_lines(content[:size])
     raise UserError(
         f"{path} is not what toytf wrote: rows were changed, added or lost; put the file back, or start anew with "
         "another --out"
     )
+
+
+def _whole_lines(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
 
 
 def _parse(path: Path, number: int, line: bytes) -> Row:

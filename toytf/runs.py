@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toytf import checksums
 from toytf import config as configs
 from toytf.checksums import Checksums, read_bytes, sha256
-from toytf.errors import ToytfError, UserError, nearest
+from toytf.errors import UserError, nearest
 from toytf.files import write_atomic
 from toytf.plugins import ExperimentConfig, load_config, probe_config
 from toytf.rows import read_rows
@@ -55,36 +56,49 @@ class Run:
                     f"{directory} holds a run of another config ({'; '.join(changed)}): choose another --out"
                 )
             return run
-        if run.metrics_file.exists() or run.checkpoints.exists():
+        if any(path.exists() for path in (run.metrics_file, run.checkpoints, run.summary_file)):
             raise UserError(f"{directory} holds parts of a run but no config.yaml: choose another --out")
-        content = configs.dump(config).encode()
-        for name, file in config.files().items():
+        content, beside = configs.dump(config).encode(), config.files()
+        for name, file in beside.items():
+            path = run.directory / name
+            if path.exists() and read_bytes(path) != file:
+                raise UserError(f"{path} is there already, and is not of this run: choose another --out")
+        for name, file in beside.items():
             write_atomic(run.directory / name, file)
+        (run.directory / checksums.NAME).unlink(missing_ok=True)
         Checksums(run.directory)[run.config_file.name] = sha256(content)
         write_atomic(run.config_file, content)  # last: its presence means that the run can be resumed
         return run
 
     def check_files(self) -> None:
         """Refuse a run whose files are not what toytf wrote: config, rows and summary."""
-        checksums = Checksums(self.directory)
-        checksums.check(self.config_file.name, "put it back, or run your changed copy with another --out")
+        known = Checksums(self.directory)
+        known.check(self.config_file.name, "put it back, or run your changed copy with another --out")
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise UserError(f"{self.checkpoints} is a file, where a run has the folder of its checkpoints: remove it")
         if self.finished:
-            checksums.check(self.summary_file.name, f"remove it, and it is written again by: {self.resume_command}")
+            known.check(self.summary_file.name, f"remove it, and it is written again by: {self.resume_command}")
             read_rows(self.metrics_file)
 
-    def discard_unless_begun(self) -> None:
-        """Free the directory of a new run that failed before its first step, so that the mended command may use it."""
-        names = ("config.yaml", "checksums.json", "metrics.jsonl", "timing.json", *_files_of(self))
+    def discard_unless_begun(self, config: ExperimentConfig, *, diverged: bool) -> None:
+        """Free the directory of a new run that failed before its first step, so that the mended command may use it.
+
+        diverged: the run itself gave up, which needs steps if anything was measured.
+        """
         saved = [*self.checkpoints.glob("*")] if self.checkpoints.is_dir() else []
-        rows = self.metrics_file.read_bytes() if self.metrics_file.is_file() else b""
-        if rows and not (saved and all("-step000000." in path.name for path in saved)):
+        try:
+            steps = {row["step"] for row in read_rows(self.metrics_file)}
+        except UserError:
             return
-        for path in (*saved, *(self.directory / name for name in names)):
-            path.unlink(missing_ok=True)
-        if self.checkpoints.is_dir():
-            self.checkpoints.rmdir()
+        nothing = not steps and not saved
+        training = getattr(config, "train", None)
+        at_start = steps == {0} and all("-step000000." in path.name for path in saved)
+        if nothing or (at_start and training is not None and training.steps and not diverged):
+            names = ("config.yaml", checksums.NAME, "metrics.jsonl", "timing.json", *config.files())
+            for path in (*saved, *(self.directory / name for name in names)):
+                path.unlink(missing_ok=True)
+            if self.checkpoints.is_dir():
+                self.checkpoints.rmdir()
 
     @property
     def name(self) -> str:
@@ -262,11 +276,3 @@ class Run:
 
 def _as_json(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _files_of(run: Run) -> list[str]:
-    """The files beside its config that a run has."""
-    try:
-        return list(run.config.files())
-    except ToytfError:
-        return []

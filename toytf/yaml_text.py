@@ -46,9 +46,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         """Refuse a key that stands twice; the last would win silently."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable):  # the other kind is refused below
-                if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+                if key in seen:
                     raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key}", key_node.start_mark)
                 seen.add(key)
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)

@@ -64,11 +64,11 @@ class ThreeStepsConfig(SeededConfig):
         """The vectors, the three matrices, and every token of the sequences as a vector."""
         N, T = self.n_tokens, self.seq_len
         d = self.dimension or 3 * N + T
-        n = max(*self.samples, self.evaluation_samples)
+        samples = {"samples": max(self.samples), "evaluation_samples": self.evaluation_samples}
         sizes: dict[str, int] = {"n_tokens": N, "seq_len": T, "dimension": self.dimension or 0}
         return [
             Need("vectors and weights", 3 * FLOAT * d * (3 * N + T + d), sizes),
-            Need("the sequences", 3 * INT * n * T, {"samples": n, "seq_len": T}),
+            Need("the sequences", 3 * INT * max(samples.values()) * T, {**samples, "seq_len": T}),
         ]
 
     def suffix(self, samples: int) -> str:

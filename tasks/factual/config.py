@@ -1,6 +1,5 @@
 """What a factual recall task can be."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from toytf.checksums import sha256
 from toytf.compose import locate
 from toytf.config import Config
 from toytf.errors import UserError, reason, shortened
@@ -31,11 +31,11 @@ Fact = tuple[str, str, str]
 """Subject, relation, attribute."""
 
 
-def _read(facts: object, info: Any) -> object:
+def _read(facts: object) -> object:
     """The facts of a CSV file, or of the file that a run keeps them in; facts themselves stay as they are."""
     try:
         if isinstance(facts, Mapping):
-            return _read_kept(facts, (info.context or {}).get("folder") or Path())
+            return _read_kept(facts)
         return _read_csv(facts) if isinstance(facts, str) else facts
     except UserError as error:
         raise ValueError(str(error)) from None
@@ -54,19 +54,19 @@ def _read_csv(name: str) -> Sequence[Fact]:
     return read_facts(path)
 
 
-def _read_kept(given: Mapping[Any, Any], folder: Path) -> object:
+def _read_kept(given: Mapping[Any, Any]) -> object:
     """What `_kept` names; it must be what it was."""
-    if set(given) != {"file", "sha256"} or given["file"] != FACTS_FILE:
+    if set(given) != {"file", "sha256"} or Path(str(given["file"])).name != FACTS_FILE:
         raise UserError(
             f"expected the path of a CSV file, a list of facts, or {{file: {FACTS_FILE}, sha256: …}} as the config of "
             f"a run has it, got {shortened(str(dict(given)))}"
         )
-    path = folder / FACTS_FILE
+    path = Path(given["file"])
     try:
         content = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {reason(error)}; the facts of this run were kept there") from None
-    if hashlib.sha256(content).hexdigest() != given["sha256"]:
+    if sha256(content) != given["sha256"]:
         raise UserError(f"{path} is not what it was when the run began: put the file back, or start a new run")
     return json.loads(content)
 
@@ -79,7 +79,7 @@ def facts_file(facts: Sequence[Fact]) -> bytes:
 
 def _kept(facts: Sequence[Fact] | None) -> dict[str, str] | None:
     """How config.yaml names the facts, which can be too many for it."""
-    return {"file": FACTS_FILE, "sha256": hashlib.sha256(facts_file(facts)).hexdigest()} if facts else None
+    return {"file": FACTS_FILE, "sha256": sha256(facts_file(facts))} if facts else None
 
 
 Facts = Annotated[

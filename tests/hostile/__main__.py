@@ -4,6 +4,7 @@ import argparse
 import collections
 import multiprocessing
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -59,6 +60,7 @@ def main() -> int:
                     )
                     print(failures[-1], flush=True)
                     ranges[i] = range(ats[i].value + 1, ranges[i].stop)
+                    ats[i].value = -1
                     workers[i] = begin(i, ranges[i])
         time.sleep(0.05)
     for (kind, code), n in sorted(ended.items()):
@@ -67,6 +69,8 @@ def main() -> int:
         f"seed {chosen.seed}: {done} cases in {time.monotonic() - started:.0f} s, largest memory {peak / 1e6:.2f} GB, "
         f"{len(failures)} went wrong"
     )
+    if not failures:
+        shutil.rmtree(folder)
     return 1 if failures else 0
 
 

@@ -22,7 +22,7 @@ from tests.hostile import generate
 from toytf import cli
 from toytf.errors import Interrupted, ToytfError, shortened
 from toytf.experiments import jobs, train
-from toytf.footprint import check_memory
+from toytf.footprint import check_memory, free_memory
 from toytf.plugins import load_config
 
 PATIENCE = (2.0, 3.0)
@@ -136,7 +136,7 @@ def _validate(source: Path, overrides: list[str]) -> int:
     """All that happens to a config before it runs."""
     try:
         config = load_config(source, overrides).settled()
-        check_memory(config.needs())
+        check_memory(config.needs(), free_memory())
         config.files()
     except ToytfError as error:
         sys.stderr.write(f"toytf: {shortened(str(error), cli.LONGEST)}\n")  # as the command says it

@@ -82,7 +82,6 @@ FILES: dict[str, Callable[[Path], None]] = {
     "no_header": partial(_header, None),
     "negative_header": partial(_header, {"step": -1, "rows": -5, "loss_count": -1}),
     "textual_header": partial(_header, {"step": "two", "rows": [], "sha256": {}}),
-    "unreadable": lambda path: path.chmod(0),
     "directory": _into_a_directory,
     "gone": Path.unlink,
 }

@@ -66,6 +66,10 @@ class TrainExperimentConfig(SeededConfig):
         except UserError as error:
             raise ValueError(str(error)) from None
         for where, task in tasks.items():
+            if task.files() != self.task.files():
+                raise ValueError(
+                    f"{where}its own {' and '.join(task.files())} would be lost: a test keeps those of the task"
+                )
             for probe in self.probes:
                 try:
                     probe.check_fits(task)

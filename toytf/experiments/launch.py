@@ -8,8 +8,8 @@ from typing import Any
 
 from toytf.compose import Overrides
 from toytf.config import digest
-from toytf.errors import Interrupted, RunFailed, UserError, reason
-from toytf.footprint import check_memory
+from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason
+from toytf.footprint import check_memory, free_memory
 from toytf.lock import locked
 from toytf.plugins import ExperimentConfig, implementation, load_config
 from toytf.runs import Run
@@ -45,10 +45,10 @@ def run(
 def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force: bool = False) -> Run:
     """Run a validated config in a directory."""
     config = config.settled()
-    if resume and Run(directory).finished:
+    if resume and Run(directory).finished and Run(directory).config_file.exists():
         return Run.start(directory, config, resume=True)
     if not force:
-        check_memory(config.needs())
+        check_memory(config.needs(), _free_memory(str(getattr(config, "device", "cpu"))))
     with _failures(directory), _made(directory), locked(directory):
         is_new = not Run(directory).config_file.exists()
         started = Run.start(directory, config, resume=resume)
@@ -57,7 +57,7 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force
                 implementation(config)(config, started)
             except Exception as error:
                 if is_new and not isinstance(error, Interrupted):
-                    started.discard_unless_begun()
+                    started.discard_unless_begun(config, diverged=isinstance(error, RunFailed))
                 raise
     return started
 
@@ -81,17 +81,18 @@ def _made(directory: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _failures(directory: Path) -> Iterator[None]:
     """Say in one sentence what the system refused: room on the disk, memory, or a file."""
-    go_on = f"then go on: {Run(directory).resume_command}"
     try:
         yield
     except OSError as error:
+        run = Run(directory)
+        go_on = f"then go on: {run.resume_command}" if run.config_file.exists() else "then start again"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunFailed(f"{directory}: the disk is full; free some space, {go_on}") from None
+            raise SystemRefused(f"{directory}: the disk is full; free some space, {go_on}") from None
         where = error.filename if error.filename is not None else directory
-        raise RunFailed(f"{where}: {reason(error)}; what was saved stays: mend this, {go_on}") from None
-    except (MemoryError, RuntimeError) as error:
+        raise SystemRefused(f"{where}: {reason(error)}; mend this, {go_on}") from None
+    except (MemoryError, RuntimeError, ValueError) as error:
         if _out_of_memory(error):
-            raise RunFailed(
+            raise SystemRefused(
                 f"{directory}: not enough memory ({reason(error)}): choose smaller sizes, or close other programs"
             ) from None
         if "without overflow" in str(error):
@@ -99,7 +100,19 @@ def _failures(directory: Path) -> Iterator[None]:
         raise
 
 
+def _free_memory(device: str) -> float | None:
+    """What a run on this device may take."""
+    if device.startswith("cuda"):
+        import torch
+
+        return float(torch.cuda.mem_get_info(device)[0])
+    return free_memory() if device.startswith("cpu") else None
+
+
 def _out_of_memory(error: Exception) -> bool:
     """Is this how Python, numpy or torch say that there is no memory left?"""
-    said = ("can't allocate memory", "out of memory", "Storage size calculation overflowed", "invalid dimensions")
+    said = (
+        "can't allocate memory", "out of memory", "Storage size calculation overflowed", "invalid dimensions",
+        "array is too big", "Maximum allowed dimension exceeded", "Maximum allowed size exceeded",
+    )  # fmt: skip
     return isinstance(error, MemoryError) or any(words in str(error) for words in said)

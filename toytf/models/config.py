@@ -107,7 +107,7 @@ class ModelConfig(Config):
 
     @property
     def width(self) -> int:
-        """What a feed-forward part is wide: its hidden units, d_model if it is linear, 0 if no layer has one."""
+        """The hidden units of a feed-forward part: d_model if it is linear, 0 if no layer has one."""
         if self.feed_forward.kind == "none" or not self.feed_forward.layers:
             return 0
         return self.d_model if self.feed_forward.kind == "linear" else self.feed_forward.width or 4 * self.d_model

@@ -1,7 +1,8 @@
 """The terminal: a progress line while a run goes on, a table when it has ended."""
 
 import sys
-import time
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
@@ -24,29 +25,39 @@ EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal to draw a bar on."""
 
 
-class _Progress:
+class _Progress(ABC):
     """Bars on a terminal; elsewhere, such as in a log file, a line now and then."""
 
     def __init__(self, *columns: ProgressColumn) -> None:
         console = Console(stderr=True)
-        self._drawn = console.is_terminal
         bars = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), *columns)
-        self._bars = Progress(*bars, console=console, disable=not self._drawn)
-        self._said = time.monotonic()
+        self._bars = Progress(*bars, console=console, disable=not console.is_terminal)
+        self._ended = threading.Event()
+        self._speaker = None if console.is_terminal else threading.Thread(target=self._speak, daemon=True)
 
     def __enter__(self) -> Self:
         self._bars.start()
+        if self._speaker is not None:
+            self._speaker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self._bars.stop()
 
-    def _say(self, text: str, *, now: bool = False) -> None:
-        """A line for those who see no bars, if the last was long ago or if it must be said now."""
-        if not self._drawn and (now or time.monotonic() - self._said >= EVERY):
-            self._said = time.monotonic()
+    def _speak(self) -> None:
+        while not self._ended.wait(EVERY):
+            self._say(self._status())
+
+    def _say(self, text: str) -> None:
+        """A line for those who see no bars."""
+        if self._speaker is not None:
             sys.stderr.write(f"{one_line(text)}\n")
             sys.stderr.flush()
+
+    @abstractmethod
+    def _status(self) -> str:
+        """What goes on."""
 
 
 class ProgressLine(_Progress):
@@ -55,7 +66,7 @@ class ProgressLine(_Progress):
     def __init__(self, steps: int, role: str) -> None:
         super().__init__(TimeRemainingColumn(compact=True), TextColumn("{task.fields[metrics]}", markup=False))
         self._steps, self._role = steps, role
-        self._seed, self._step, self._metrics = 0, 0, ""
+        self._seed, self._step, self._metrics, self._evaluates = 0, 0, "", False
         self._current = self._bars.add_task("", total=max(steps, 1), metrics="", visible=False)
 
     def begin(self, seed: int) -> None:
@@ -67,18 +78,17 @@ class ProgressLine(_Progress):
         """Show a seed that was trained before."""
         self.begin(seed)
         self._bars.update(self._current, completed=max(self._steps, 1), metrics="already trained")
-        self._say(f"seed {seed}: already trained", now=True)
+        self._say(f"seed {seed}: already trained")
 
     def stepped(self, step: int) -> None:
         """Move the bar; text is redrawn by rich's own clock."""
         self._step = step
         self._bars.update(self._current, completed=step if self._steps else 1)
-        self._say(f"{self._where}  {self._metrics}")
 
     def evaluating(self) -> None:
         """Say what the run is busy with while no step is taken."""
+        self._evaluates = True
         self._bars.update(self._current, metrics=f"{self._metrics}  evaluating …")
-        self._say(f"{self._where}: evaluating …")
 
     def measured(self, row: Mapping[str, float]) -> None:
         """Show the loss, the accuracy of the trained role, and the recalls without their variants."""
@@ -86,13 +96,14 @@ class ProgressLine(_Progress):
         plain = [name for name in recalls if not any(name.startswith((f"{other}_", f"{other}/")) for other in recalls)]
         names = [name for name in ("train/loss", f"eval/{self._role}_accuracy", *plain) if name in row]
         shown = {name.partition("/")[2].removesuffix("_accuracy"): row[name] for name in names}
-        self._metrics = "  ".join(f"{label} {value:.2f}" for label, value in shown.items())
+        self._metrics, self._evaluates = "  ".join(f"{label} {value:.2f}" for label, value in shown.items()), False
         self._bars.update(self._current, metrics=self._metrics)
-        self._say(f"{self._where}  {self._metrics}", now=row["step"] == self._steps)
+        if row["step"] == self._steps:
+            self._say(self._status())
 
-    @property
-    def _where(self) -> str:
-        return f"seed {self._seed}: step {self._step} of {self._steps}"
+    def _status(self) -> str:
+        now = "  evaluating …" if self._evaluates else ""
+        return f"seed {self._seed}: step {self._step} of {self._steps}  {self._metrics}{now}"
 
 
 class JobLine(_Progress):
@@ -100,19 +111,23 @@ class JobLine(_Progress):
 
     def __init__(self, n_jobs: int) -> None:
         super().__init__()
-        self._n_jobs, self._done = n_jobs, 0
+        self._n_jobs, self._done, self._name = n_jobs, 0, ""
         self._task = self._bars.add_task("", total=n_jobs)
 
     def begin(self, name: str) -> None:
         """Name the job that goes on."""
+        self._name = name
         self._bars.update(self._task, description=name)
-        self._say(f"{self._done} of {self._n_jobs} done, now {name}")
 
     def done(self) -> None:
         """Count the job as done."""
         self._done += 1
         self._bars.advance(self._task)
-        self._say(f"{self._done} of {self._n_jobs} done", now=self._done == self._n_jobs)
+        if self._done == self._n_jobs:
+            self._say(f"{self._done} of {self._n_jobs} done")
+
+    def _status(self) -> str:
+        return f"{self._done} of {self._n_jobs} done, now {self._name}"
 
 
 def wide_console() -> Console:

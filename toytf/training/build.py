@@ -30,12 +30,10 @@ def pick_device(name: str) -> torch.device:
 def _why_not(name: str) -> str:
     """What is missing for a device, if this build of torch cannot use any of its kind."""
     kind = name.partition(":")[0]
-    if kind == "cuda" and not torch.backends.cuda.is_built():
+    if kind == "cuda" and torch.version.cuda is None:
         return (
             f" (torch {torch.__version__} is built without CUDA: install a build with CUDA, as the PyTorch site says)"
         )
-    if kind == "mps" and not torch.backends.mps.is_built():
-        return f" (torch {torch.__version__} is built without MPS, which only Macs have)"
     return ""
 
 

@@ -50,7 +50,7 @@ class CheckpointStore:
 
     def latest(self, last: int | None = None) -> int | None:
         """The last step that training can go on from; a checkpoint beyond the last step of the run is refused."""
-        whole = sorted(set(self._steps("training")) & set(self.steps()))
+        whole = self._whole()
         if last is not None and whole and whole[-1] > last:
             raise UserError(
                 f"{self._path(whole[-1], 'training')} is beyond step {last}, the last of this run, and does not belong "
@@ -103,14 +103,21 @@ class CheckpointStore:
         """The tensors and the header of a file, which must be what was written."""
         path = self._path(step, suffix)
         try:
+            with path.open("rb"):
+                pass  # if the system refuses it, the file may well be whole
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {reason(error)}") from None
+        try:
             with safe_open(path, framework="pt") as file:
                 header: Header = json.loads((file.metadata() or {}).get("toytf", "{}"))
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             written = header.pop("sha256", None)
-        except (OSError, SafetensorError, ValueError, AttributeError, RecursionError) as error:
+            found = _digest(tensors, header)
+        except (OSError, SafetensorError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise self._damaged(step, suffix, reason(error)) from None
-        if written != _digest(tensors, header):
-            raise self._damaged(step, suffix, "its checksum is another")
+        if written != found:
+            why = "its checksum is another" if written else "it has no checksum, as those of earlier versions"
+            raise self._damaged(step, suffix, why)
         if (header["seed"], header["step"]) != (self.seed, step):
             raise self._damaged(step, suffix, f"it is of seed {header['seed']}, step {header['step']}")
         return tensors, header
@@ -126,12 +133,16 @@ class CheckpointStore:
         """What is wrong with a file, and how the run goes on without it."""
         summary = self.directory.parent / "summary.json"
         also = " and summary.json" if summary.exists() else ""
-        earlier = [other for other in sorted(set(self._steps("training")) & set(self.steps())) if other < step]
+        earlier = [other for other in self._whole() if other < step]
         where = f"goes on from step {earlier[-1]}" if earlier else "begins anew"
         return UserError(
             f"{self._path(step, suffix)} is not a whole checkpoint ({why}): remove {self._path(step, '*')}{also}, and "
             f"with --resume the training of seed {self.seed} {where}"
         )
+
+    def _whole(self) -> list[int]:
+        """The steps that have both files."""
+        return sorted(set(self._steps("training")) & set(self.steps()))
 
     def _path(self, step: int, suffix: str) -> Path:
         return self.directory / f"seed{self.seed}-step{step:06d}.{suffix}"
