@@ -34,6 +34,11 @@ class Checksums:
         content = json.dumps({**self._read(), name: known}, indent=2)
         write_atomic(self.directory / NAME, f"{content}\n".encode())
 
+    @property
+    def exist(self) -> bool:
+        """Are there any?"""
+        return (self.directory / NAME).exists()
+
     def check(self, name: str, mend: str) -> None:
         """Refuse a file that is not what it was; `mend` says what to do."""
         known, path = self[name], self.directory / name
@@ -41,16 +46,21 @@ class Checksums:
             raise UserError(f"{path} is not what it was when toytf wrote it: {mend}")
 
     def _read(self) -> dict[str, Any]:
-        path = self.directory / NAME
-        if not path.exists():
+        if not self.exist:
             return {}
         try:
-            known = json.loads(read_bytes(path))
+            known = json.loads(read_bytes(self.directory / NAME))
         except (ValueError, RecursionError):
             known = None
         if not isinstance(known, dict):
-            raise UserError(f"{path} is damaged: remove it, and the files of this run are taken as they are")
+            raise self.damaged()
         return known
+
+    def damaged(self) -> UserError:
+        """What to say if this file itself cannot be trusted."""
+        return UserError(
+            f"{self.directory / NAME} is damaged: remove it, and the files of this run are taken as they are"
+        )
 
 
 def read_bytes(path: Path) -> bytes:

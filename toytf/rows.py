@@ -121,9 +121,7 @@ def _verified(path: Path) -> bytes:
     try:
         before, after = ((int(size), str(digest)) for size, digest in known)
     except (TypeError, ValueError):
-        raise UserError(
-            f"{path.parent / 'checksums.json'} is damaged: remove it, and rows are taken as they are"
-        ) from None
+        raise Checksums(path.parent).damaged() from None
     if (len(content), sha256(content)) == after:
         return _whole_lines(content)
     size = before[0]

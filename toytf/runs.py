@@ -73,6 +73,8 @@ class Run:
     def check_files(self) -> None:
         """Refuse a run whose files are not what toytf wrote: config, rows and summary."""
         known = Checksums(self.directory)
+        if known.exist and known[self.config_file.name] is None:  # the first that is written
+            raise known.damaged()
         known.check(self.config_file.name, "put it back, or run your changed copy with another --out")
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise UserError(f"{self.checkpoints} is a file, where a run has the folder of its checkpoints: remove it")
