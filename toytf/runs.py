@@ -231,7 +231,8 @@ class Run:
         """The same model as a TransformerLens HookedRootModule."""
         from toytf.models.lens import HookedToyTransformer
 
-        return HookedToyTransformer(self.model(step=step, seed=seed))
+        same = self.task.token_names == self.task.output_names
+        return HookedToyTransformer(self.model(step=step, seed=seed), outputs_are_tokens=same)
 
     def batch(self, n: int, *, seed: int | None = None, test: str | None = None) -> "Batch":
         """Fresh sequences of the task, or of a test, from a stream that neither training nor evaluation uses."""

@@ -13,6 +13,7 @@ from transformer_lens import ActivationCache, FactoredMatrix, patching
 from transformer_lens.head_detector import detect_head
 from transformer_lens.tools.analysis import direct_logit_attribution
 
+import toytf
 from toytf.errors import UserError
 from toytf.models import HookedToyTransformer, ToyTransformer
 from toytf.models.config import ModelConfig
@@ -178,6 +179,21 @@ def test_the_tasks_that_ship_have_a_loss_where_they_predict_tokens(
     else:
         with pytest.raises(UserError, match="no next-token loss"):
             lens(batch.tokens, return_type="loss")
+
+
+def test_as_many_outputs_as_tokens_are_still_no_tokens(tmp_path: Path):
+    """Two subjects, two relations, one noise token and the end; three answers for each relation."""
+    changes = {
+        "task": {"kind": "factual", "n_subjects": 2, "n_relations": 2, "n_answers": 3, "n_noise": 1, "seq_len": 4},
+        "train.steps": 0,
+        "probes": [],
+        "logging.wandb": "off",
+    }
+    run = toytf.run(CONFIGS / "factual/quick.yaml", changes, out=tmp_path / "run")
+    lens = run.lens()
+    assert lens.cfg.d_vocab == lens.cfg.d_vocab_out == 6
+    with pytest.raises(UserError, match="no next-token loss"):
+        lens(run.batch(2).tokens, return_type="loss")
 
 
 def test_a_single_token_has_no_next():

@@ -40,9 +40,12 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
     """
 
     _model: ToyTransformer
+    _outputs_are_tokens: bool
 
-    def __init__(self, model: ToyTransformer) -> None:
+    def __init__(self, model: ToyTransformer, *, outputs_are_tokens: bool = True) -> None:
+        """outputs_are_tokens: does output y mean token y? Only then, and if they are as many, is there a next token."""
         super().__init__()
+        self.__dict__["_outputs_are_tokens"] = outputs_are_tokens
         self.__dict__["_model"] = model  # not a submodule: its parameters are registered below, under their own names
         self._mirror(model)
         for name in hook_shapes(model):
@@ -139,7 +142,7 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
     def _require_next_tokens(self, tokens: Int[Tensor, "batch position"], stop_at_layer: int | None) -> None:
         if stop_at_layer is not None:
             raise UserError("stop_at_layer gives the stream, before there are logits to score: leave return_type out")
-        if self.cfg.d_vocab_out != self.cfg.d_vocab:
+        if self.cfg.d_vocab_out != self.cfg.d_vocab or not self._outputs_are_tokens:
             raise UserError(
                 f"there is no next-token loss: the {self.cfg.d_vocab_out} outputs of this model are not its "
                 f"{self.cfg.d_vocab} tokens; take the logits and the targets of the task, as in run.batch(n).targets"
