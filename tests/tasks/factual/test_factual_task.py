@@ -1,5 +1,6 @@
 """Sequences with a fact among noise, what is asked of them, and what trivial answers reach."""
 
+import csv
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,6 +273,48 @@ def test_a_run_has_its_facts_whatever_becomes_of_their_file(tmp_path: Path) -> N
     path.write_text("subject,relation,attribute\na,x,1\nb,x,3\n")
     with pytest.raises(UserError, match=r"holds a run of another config \(task\.facts"):
         toytf.run(QUICK, changes, out=tmp_path / "run", resume=True)
+
+
+STRANGE = (
+    "北京",
+    "القاهرة",
+    "😀",
+    '"',
+    "'",
+    "${oc.env:HOME}",
+    "???",
+    "<b>",
+    "</script>",
+    "a\nb",
+    "a\x85b",
+    "\x1b[31m",
+    "=1",
+)
+
+
+def test_thousands_of_facts_with_any_names_are_trained_resumed_and_shown(tmp_path: Path) -> None:
+    """Names are text: nothing in them is looked up, obeyed or lost, and no number of them is too many for a run."""
+    import toytf
+
+    facts = [
+        (f"{STRANGE[i % 13]} {i}", f"{STRANGE[j]} r", f"{STRANGE[j]} {i % 7}") for i in range(300) for j in range(9)
+    ]
+    path = tmp_path / "facts.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("subject", "relation", "attribute"), *facts])
+    changes = {
+        "task.facts": str(path), "train.steps": 1, "train.batch_size": 8, "threads": 1, "logging.wandb": "off",
+        "probes": [{"kind": "facts", "repeats": 1}],
+    }  # fmt: skip
+    run = toytf.run(QUICK, changes, out=tmp_path / "run")
+    path.unlink()
+    again = toytf.Run.open(run.directory)
+    assert again.config.task.facts == tuple(facts)
+    assert set(again.task.token_names) >= {subject for subject, _, _ in facts}
+    run.summary_file.unlink()
+    toytf.run(run.config_file, out=run.directory, resume=True)
+    assert (run.directory / "report.html").exists()
+    assert len(again.probe("facts").failures["facts/accuracy"]) == 10
 
 
 def test_facts_can_stand_in_the_config_itself() -> None:
