@@ -145,7 +145,7 @@ def test_a_damaged_run_is_named_or_gives_what_the_whole_one_gives(
 def _must_go_on(state: str, name: str) -> bool:
     """Is all that matters to --resume whole, or as a crash may leave it?"""
     if state.endswith("finished"):
-        return name.startswith(("training_", "timing", "lock", "checksums_missing")) or name == "seed_missing"
+        return name.startswith(("training_", "timing", "lock", "checksums_missing", "seed_missing"))
     whole = ("lock_left_behind", "checksums_missing", "seed_missing", "training_gone", "safetensors_gone")
     torn = name == "metrics_torn" and state.startswith("study")  # in this training a checkpoint knows of the row
     return torn or name in whole or name.startswith("timing")
@@ -232,3 +232,23 @@ def _ends_as(out: Path, whole: toytf.Run) -> None:
     for path in sorted(whole.directory.rglob("*")):
         if path.name in ("metrics.jsonl", "summary.json", "config.yaml") or path.parent.name == "checkpoints":
             assert (out / path.relative_to(whole.directory)).read_bytes() == path.read_bytes(), path.name
+
+
+def test_half_of_a_later_checkpoint_does_not_stand_in_the_way_once_the_run_went_on(
+    runs: dict[str, toytf.Run], tmp_path: Path
+) -> None:
+    out = _stopped_copy(runs, tmp_path)
+    last_checkpoint(out, "safetensors", seed=1).unlink()
+    toytf.run(out / "config.yaml", out=out, resume=True)
+    _ends_as(out, runs["training, finished"])
+
+
+def test_only_a_step_that_is_whole_is_promised(runs: dict[str, toytf.Run], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(runs["training, finished"].directory, out)
+    for step in (3, 4):
+        flip(out / "checkpoints" / f"seed0-step{step:06d}.safetensors", -30)
+    with pytest.raises(
+        UserError, match=r"remove the checkpoints of seed 0, after step 2 and summary\.json.*goes on from step 2"
+    ):
+        toytf.Run.open(out).model()

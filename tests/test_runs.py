@@ -223,6 +223,14 @@ def test_inspect_says_if_the_page_cannot_be_written(
     assert re.fullmatch(r"toytf: .*page\.html: cannot be written.*\n", ended.err)
 
 
+def test_inspect_does_not_write_over_what_is_no_page(tiny_run: toytf.Run, invoke: "Callable[..., Ended]") -> None:
+    before = tiny_run.config_file.read_bytes()
+    ended = invoke("inspect", tiny_run.directory, "--html", tiny_run.config_file)
+    assert (ended.code, ended.out) == (2, "")
+    assert "is no page" in ended.err
+    assert tiny_run.config_file.read_bytes() == before
+
+
 # --- Python
 
 

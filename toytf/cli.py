@@ -132,6 +132,8 @@ def main() -> None:
         _end(f"{where}{reason(error)}", 1)
     except MemoryError:
         _end("not enough memory", 1)
+    except KeyboardInterrupt:
+        _end("stopped at once; what was saved stays", 130)
     except Exception as error:
         usage = getattr(error, "format_message", None)  # an unknown option, a missing argument
         if usage is None:

@@ -45,15 +45,15 @@ class Run:
         """A new run in a directory that exists, or with `resume` the one that holds the same config."""
         run = cls(directory)
         if run.config_file.exists():
-            if not resume:
-                raise UserError(
-                    f"{directory} already holds a run: add --resume to go on with it, or choose another --out"
-                )
             run.check_files()
             changed = configs.differences(run.config, config)
             if changed:
                 raise UserError(
                     f"{directory} holds a run of another config ({'; '.join(changed)}): choose another --out"
+                )
+            if not resume:
+                raise UserError(
+                    f"{directory} already holds a run: add --resume to go on with it, or choose another --out"
                 )
             return run
         if any(path.exists() for path in (run.metrics_file, run.checkpoints, run.summary_file)):
@@ -75,7 +75,7 @@ class Run:
         known = Checksums(self.directory)
         if known.exist and known[self.config_file.name] is None:  # the first that is written
             raise known.damaged()
-        known.check(self.config_file.name, "put it back, or run your changed copy with another --out")
+        known.check(self.config_file.name, "put it back from a copy, or run the changed one with another --out")
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise UserError(f"{self.checkpoints} is a file, where a run has the folder of its checkpoints: remove it")
         if self.finished:
@@ -217,12 +217,17 @@ class Run:
         task, seed = self.task, self._seed(seed)
         store = CheckpointStore(self.checkpoints, seed)
         steps = store.steps()
+        lost = self.finished and step is None
+        again = f": remove summary.json, and it is trained again by: {self.resume_command}" if lost else ""
         if not steps:
-            raise UserError(f"{self.directory}: no checkpoint of seed {seed} yet")
+            raise UserError(f"{self.directory}: no checkpoint of seed {seed}{again or ' yet'}")
         chosen = step if step is not None else self.config.train.steps if self.finished else store.newest()
         if chosen not in steps:
             there_are = ", ".join(map(str, steps))
-            raise UserError(f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (there are: {there_are})")
+            raise UserError(
+                f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (there are: {there_are})"
+                + (again if step is None else "")
+            )
         model = build_model(self.config.model, task, seed)
         store.load_weights(chosen, dict(model.named_parameters()))
         return model.eval()

@@ -152,9 +152,12 @@ def read_facts(path: Path) -> tuple[Fact, ...]:
     """The facts of a CSV file with the columns subject, relation and attribute, in the order of its lines."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(file, strict=True)
             rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
+        hint = " (is a quotation mark left open?)" if "end of data" in str(error) else ""
+        raise UserError(f"{path}, line {reader.line_num}: not valid CSV: {reason(error)}{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as a CSV file in UTF-8: {reason(error)}") from None
     if not rows:
         raise UserError(f"{path}: the file is empty; it should begin with the line {','.join(COLUMNS)}")

@@ -99,6 +99,10 @@ def _stray(step: int, directory: Path) -> None:
         shutil.copy(path, path.with_name(f"seed0-step{step:06d}.{suffix}"))
 
 
+def _one_for_the_other(source: str, target: str, directory: Path) -> None:
+    shutil.copy(last_checkpoint(directory, source), last_checkpoint(directory, target))
+
+
 def _seed_missing(directory: Path) -> None:
     for path in (directory / "checkpoints").glob("seed0-*"):
         path.unlink()
@@ -116,6 +120,8 @@ CHECKPOINTS: dict[str, Damage] = {
         for kind, change in FILES.items()
     },
     "checkpoint_renamed": _renamed,
+    "weights_for_training": partial(_one_for_the_other, "safetensors", "training"),
+    "training_for_weights": partial(_one_for_the_other, "training", "safetensors"),
     "checkpoint_stray": partial(_stray, 999_999),
     "seed_missing": _seed_missing,
     "checkpoints_a_file": _checkpoints_a_file,

@@ -96,7 +96,9 @@ class TrainExperimentConfig(SeededConfig):
         return {name: self._test_task(name) for name in self.tests}
 
     def _test_task(self, name: str) -> TaskConfig:
-        if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise UserError(f'tests: "{shortened(name)}" cannot be a name: take small letters, digits and _')
+        if not re.fullmatch("[a-z][a-z0-9_]{0,59}", name):
+            raise UserError(
+                f'tests: "{shortened(name)}" cannot be a name: take small letters, digits and _, at most 60'
+            )
         changed = overlay(self.task.model_dump(), self.tests[name])
         return validate(TypeAdapter(type(self.task)), changed, f"tests.{name}")

@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,8 @@ def run(
 
 def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force: bool = False) -> Run:
     """Run a validated config in a directory."""
+    with _undisturbed():
+        work = implementation(config)  # imports torch and all else that takes long
     config = config.settled()
     if resume and Run(directory).finished and Run(directory).config_file.exists():
         return Run.start(directory, config, resume=True)
@@ -54,12 +58,28 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force
         started = Run.start(directory, config, resume=resume)
         if not started.finished:
             try:
-                implementation(config)(config, started)
+                work(config, started)
             except Exception as error:
                 if is_new and not isinstance(error, Interrupted):
                     started.discard_unless_begun(config, diverged=isinstance(error, RunFailed))
                 raise
     return started
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold back a Ctrl-C while modules are imported, which leaves them in pieces; it acts afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -69,7 +89,8 @@ def _made(directory: Path) -> Iterator[None]:
         new = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{directory}: cannot be written: {reason(error)}") from None
+        why = "it is a file, and --out is a directory" if directory.is_file() else reason(error)
+        raise UserError(f"{directory}: cannot be written: {why}") from None
     try:
         yield
     finally:

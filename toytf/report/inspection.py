@@ -22,6 +22,8 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     Without a place for it, one run keeps its page, and that of several is compare.html beside the first.
     """
     runs = [Run.open(directory) for directory in directories]
+    if html is not None and html.exists() and html.suffix not in (".html", ".htm"):
+        raise UserError(f"--html {html}: this file is there, and is no page: choose another name")
     path = html or (runs[0].report_file if len(runs) == 1 else _beside(runs[0].directory) / "compare.html")
     content = render([(run, run_figures(run)) for run in runs]).encode()
     try:

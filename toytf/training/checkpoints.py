@@ -23,6 +23,9 @@ from toytf.files import write_atomic
 
 Header = dict[str, int | str]
 
+FIELDS = {"safetensors": {"seed", "step"}, "training": {"seed", "step", "rows", "loss_count"}}
+"""What the header of each file says, besides its checksum."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -57,6 +60,13 @@ class CheckpointStore:
                 f"here: remove {self._path(whole[-1], '*')}"
             )
         return whole[-1] if whole else None
+
+    def drop_halves(self, step: int) -> None:
+        """Remove what is left of later checkpoints that are not whole: they are written again."""
+        for later in {*self.steps(), *self._steps("training")}:
+            if later > step:
+                for suffix in ("safetensors", "training"):
+                    self._path(later, suffix).unlink(missing_ok=True)
 
     def load_weights(self, step: int, parameters: Mapping[str, nn.Parameter]) -> None:
         """Put the weights of a step into a model."""
@@ -108,18 +118,27 @@ class CheckpointStore:
         except OSError as error:
             raise UserError(f"{path} cannot be read: {reason(error)}") from None
         try:
+            return self._intact(step, suffix)
+        except ValueError as error:
+            raise self._damaged(step, suffix, str(error)) from None
+
+    def _intact(self, step: int, suffix: str) -> tuple[dict[str, Tensor], Header]:
+        """The same; a ValueError says what is wrong."""
+        path = self._path(step, suffix)
+        try:
             with safe_open(path, framework="pt") as file:
                 header: Header = json.loads((file.metadata() or {}).get("toytf", "{}"))
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             written = header.pop("sha256", None)
             found = _digest(tensors, header)
         except (OSError, SafetensorError, ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise self._damaged(step, suffix, reason(error)) from None
+            raise ValueError(reason(error)) from None
         if written != found:
-            why = "its checksum is another" if written else "it has no checksum, as those of earlier versions"
-            raise self._damaged(step, suffix, why)
+            raise ValueError("its checksum is another" if written else "it has no checksum, as in earlier versions")
+        if set(header) != FIELDS[suffix]:
+            raise ValueError("it is another file of the checkpoint")
         if (header["seed"], header["step"]) != (self.seed, step):
-            raise self._damaged(step, suffix, f"it is of seed {header['seed']}, step {header['step']}")
+            raise ValueError(f"it is of seed {header['seed']}, step {header['step']}")
         return tensors, header
 
     def _fit(self, step: int, found: Mapping[str, Tensor], expected: Mapping[str, nn.Parameter]) -> None:
@@ -133,12 +152,22 @@ class CheckpointStore:
         """What is wrong with a file, and how the run goes on without it."""
         summary = self.directory.parent / "summary.json"
         also = " and summary.json" if summary.exists() else ""
-        earlier = [other for other in self._whole() if other < step]
-        where = f"goes on from step {earlier[-1]}" if earlier else "begins anew"
+        earlier = next((other for other in reversed(self._whole()) if other < step and self._can_resume(other)), None)
+        where = "begins anew" if earlier is None else f"goes on from step {earlier}"
+        between = [other for other in self._whole() if other != step and (earlier is None or other > earlier)]
+        after = f"after step {earlier}" if earlier is not None else "all of them"
+        which = f"the checkpoints of seed {self.seed}, {after}" if between else str(self._path(step, "*"))
         return UserError(
-            f"{self._path(step, suffix)} is not a whole checkpoint ({why}): remove {self._path(step, '*')}{also}, and "
-            f"with --resume the training of seed {self.seed} {where}"
+            f"{self._path(step, suffix)} is not a whole checkpoint ({why}): remove {which}{also}, and with --resume "
+            f"the training of seed {self.seed} {where}"
         )
+
+    def _can_resume(self, step: int) -> bool:
+        """Are both files of a step what was written?"""
+        try:
+            return all(self._intact(step, suffix) for suffix in ("safetensors", "training"))
+        except ValueError:
+            return False
 
     def _whole(self) -> list[int]:
         """The steps that have both files."""

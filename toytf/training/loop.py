@@ -51,6 +51,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
     else:
         at = store.restore(latest, learner.parameters, optimizer)
         check_rows(metrics, store, at.step, at.rows)
+        store.drop_halves(at.step)
     metrics.forget(lambda row: row["seed"] == store.seed and (latest is None or row["step"] > latest))
     watch.stepped(at.step)
 
@@ -118,5 +119,5 @@ def _diverged(store: CheckpointStore, step: int) -> RunFailed:
         return RunFailed("the model as it is built gives values that are not finite")
     return RunFailed(
         f"training diverged by step {step}: a value is not finite; the last good checkpoint is at step {latest}; "
-        "a smaller train.optimizer.lr may help"
+        "to try a smaller train.optimizer.lr, choose another --out"
     )

@@ -347,6 +347,10 @@ def test_a_mistake_in_the_task_is_answered_with_one_line(overrides: list[str], s
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
+        (
+            'subject,relation,attribute\na,x,"1\nb,x,2\n',
+            "line 3: not valid CSV: unexpected end of data (is a quotation mark left open?)",
+        ),
         ("subject,relation,attribute\na,x,1\na,x,2\n", '"a, x" has two answers, "1" in line 2 and "2" in line 3'),
         ("", "the file is empty"),
         ("subject,relation,atribute\na,x,1\n", 'the first line lacks the column "attribute"'),
