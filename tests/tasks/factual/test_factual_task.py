@@ -355,7 +355,7 @@ def test_a_mistake_in_the_task_is_answered_with_one_line(overrides: list[str], s
         ("", "the file is empty"),
         ("subject,relation,atribute\na,x,1\n", 'the first line lacks the column "attribute"'),
     ],
-    ids=["two_answers", "empty", "unknown_column"],
+    ids=["open_quotation", "two_answers", "empty", "unknown_column"],
 )
 def test_a_file_that_is_no_fact_table_is_answered_with_one_line(
     facts: str, says: str, refused: "Refused", tmp_path: Path
