@@ -245,7 +245,16 @@ def damaged(chance: random.Random, source: Path, target: Path) -> None:
                 chance.choice(named)(target)
             else:
                 _damage_a_file(chance, target)
-        except (OSError, LookupError, ValueError, TypeError, AttributeError, SafetensorError, yaml.YAMLError):
+        except (
+            OSError,
+            LookupError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            SafetensorError,
+            yaml.YAMLError,
+        ):
             # too damaged for that already
             continue
 
