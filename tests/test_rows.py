@@ -23,7 +23,7 @@ def _work(path: Path) -> None:
     metrics = MetricsFile(path)
     for step in range(len(metrics.rows), 4):
         metrics.append(_row(step))
-    metrics.forget(lambda row: row["step"] == 3)
+    metrics.forget(seed=1, after=2)
     metrics.append(_row(3))
     metrics.close()
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class MetricsFile:
         content = _verified(path)
         self._lines = content.splitlines(keepends=True)
         self.rows = [_parse(path, i, line) for i, line in enumerate(self._lines, 1)]
+        self._of = _by_seed(self.rows)
         self._rewrite()
 
     def append(self, row: Row) -> None:
@@ -64,19 +65,21 @@ class MetricsFile:
             os.fsync(file.fileno())
         self._lines.append(line)
         self.rows.append(row)
+        self._of.setdefault(int(row["seed"]), []).append(row)
 
     def of(self, seed: int) -> list[Row]:
         """The rows of a seed."""
-        return [row for row in self.rows if row["seed"] == seed]
+        return self._of.get(seed, [])
 
-    def forget(self, unwanted: Callable[[Row], bool]) -> None:
-        """Drop rows that will be written again."""
-        kept = [i for i, row in enumerate(self.rows) if not unwanted(row)]
-        self._arrange(kept)
+    def forget(self, seed: int, after: int) -> None:
+        """Drop the rows of a seed after a step: they will be written again."""
+        if any(row["step"] > after for row in self.of(seed)):
+            self._arrange([i for i, row in enumerate(self.rows) if row["seed"] != seed or row["step"] <= after])
 
     def sort(self, seeds: Sequence[int]) -> None:
         """Put the rows of the seeds in this order, as a run that was never stopped has them."""
-        self._arrange(sorted(range(len(self.rows)), key=lambda i: seeds.index(int(self.rows[i]["seed"]))))
+        place = {seed: i for i, seed in enumerate(seeds)}
+        self._arrange(sorted(range(len(self.rows)), key=lambda i: place[int(self.rows[i]["seed"])]))
 
     def close(self) -> None:
         """Say that no further row comes: from now on a torn one is damage."""
@@ -94,6 +97,7 @@ class MetricsFile:
     def _arrange(self, order: list[int]) -> None:
         if order != list(range(len(self.rows))):
             self._lines, self.rows = [self._lines[i] for i in order], [self.rows[i] for i in order]
+            self._of = _by_seed(self.rows)
             self._rewrite()
 
     def _known(self) -> list[int | str]:
@@ -132,6 +136,13 @@ def _verified(path: Path) -> bytes:
         f"{path} is not what toytf wrote: rows were changed, added or lost; put the file back, or start anew with "
         "another --out"
     )
+
+
+def _by_seed(rows: list[Row]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(int(row["seed"]), []).append(row)
+    return found
 
 
 def _whole_lines(content: bytes) -> bytes:

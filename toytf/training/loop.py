@@ -52,7 +52,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
         at = store.restore(latest, learner.parameters, optimizer)
         check_rows(metrics, store, at.step, at.rows)
         store.drop_halves(at.step)
-    metrics.forget(lambda row: row["seed"] == store.seed and (latest is None or row["step"] > latest))
+    metrics.forget(store.seed, after=-1 if latest is None else latest)
     watch.stepped(at.step)
 
     def save() -> None:
