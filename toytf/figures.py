@@ -1,6 +1,6 @@
 """Plotly figures from rows and arrays: pure functions, used by the page and in notebooks alike."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from toytf.task import Reference
+    from toytf.measurement import Quantity, Reference
 
 COLOURS = qualitative.Safe
 
@@ -276,6 +276,43 @@ def power_laws(
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
     figure.update_yaxes(type="log" if log_y else "linear", title=y)
     return _styled(figure, title, x=x, height=520)
+
+
+def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, PowerLaw]:
+    """Rows of `toytf.table.over_seeds` as curves: by the x of each, a column or a function of it, and its label."""
+    found: dict[str, PowerLaw] = {}
+    for row in table.itertuples():
+        at = getattr(row, x) if isinstance(x, str) else x(row)
+        spread, predicted = (None if np.isnan(value) else float(value) for value in (row.spread, row.theory))
+        found.setdefault(label(row), PowerLaw()).add(float(at), float(row.value), spread, predicted)
+    return found
+
+
+def group_figures(
+    table: "pd.DataFrame", columns: Mapping[str, "Quantity"], factors: Sequence[str]
+) -> Iterator[tuple[str, go.Figure]]:
+    """Every group of a tidy table against the first factor that has several numbers, the others as curves."""
+    from toytf.table import over_seeds
+
+    table = over_seeds(table)
+    groups = {quantity.group.name: quantity.group for quantity in columns.values()}
+    for name, all_rows in table[~table["variant"]].groupby("group", sort=False):
+        among = [factor for factor in factors if factor in all_rows]
+        several = [factor for factor in among if all_rows[factor].nunique() > 1]
+        numeric = [factor for factor in several if all_rows[factor].dtype.kind in "iuf"]
+        rows = all_rows.dropna(subset=numeric[:1])
+        if not numeric or groups[str(name)].place != "first":
+            continue
+        others = [factor for factor in among if factor != numeric[0] and rows[factor].nunique() > 1]
+
+        def label(row: Any, others: Sequence[str] = others) -> str:
+            return ", ".join([*filter(None, [row.name]), *(f"{factor} {getattr(row, factor)}" for factor in others)])
+
+        figure = power_laws(
+            series(rows, numeric[0], label), groups[str(name)].heading, x=numeric[0], y=str(name), guides={},
+            log_y=bool((rows["value"] > 0).all()),
+        )  # fmt: skip
+        yield str(name), figure
 
 
 def _named_ticks(names: Sequence[str]) -> dict[str, Any]:

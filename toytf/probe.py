@@ -1,7 +1,7 @@
 """What a probe is: a measurement of a model on a task that can be read against an ideal and a chance value."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
 
+from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,15 +20,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Metrics by name, what each can be read against, and which associations failed, by name.
+    """What a probe has measured, and which associations failed, by the flat name of a metric.
 
     draw, if given, makes the probe's own figure, from values it already holds: the model may have changed since.
     """
 
-    metrics: Mapping[str, float]
-    references: Mapping[str, Reference] = field(default_factory=dict)
+    measurements: Sequence[Measurement] = ()
     failures: Mapping[str, list[str]] = field(default_factory=dict)
     draw: Callable[[], Any] | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Values by flat name."""
+        return {measured.flat: measured.value for measured in self.measurements}
+
+    @property
+    def references(self) -> dict[str, Reference]:
+        """What each can be read against, by flat name."""
+        return {measured.flat: measured.reference for measured in self.measurements}
 
     def figure(self) -> Any:
         """The probe's own plotly figure, or every metric as a bar beside what it can be read against."""

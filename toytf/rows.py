@@ -1,4 +1,4 @@
-"""metrics.jsonl: one row a line, as JSON, of seed, step and metrics.
+"""metrics.jsonl: one row a line, as JSON, of seed, step and metrics; columns.json: what each of its metrics is about.
 
 checksums.json says what the file was before the last row and is with it. So a row that a crash tore is told from a row
 that somebody changed: the first is forgotten, the second is named.
@@ -8,17 +8,22 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from toytf import lock
 from toytf.checksums import Checksums, read_bytes, sha256
 from toytf.errors import UserError, shortened
 from toytf.files import write_atomic
+from toytf.measurement import Measurement, Quantity, as_row, from_json, to_json
+
+T = TypeVar("T")
 
 Row = dict[str, float | int]
 """Seed, step and metrics of one evaluation."""
+
+COLUMNS = "columns.json"
 
 RETRIES = 20
 """How often a reader looks again at a file that somebody writes."""
@@ -26,16 +31,42 @@ RETRIES = 20
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a run, also while it goes on; a line torn by a crash is left out."""
+    return _patiently(
+        path.parent, lambda: [_parse(path, i, line) for i, line in enumerate(_verified(path).splitlines(), 1)]
+    )
+
+
+def read_columns(directory: Path) -> dict[str, Quantity]:
+    """What the metrics of a run are about, by flat name; nothing, if an earlier version made the run."""
+    return _patiently(directory, lambda: _columns(directory))
+
+
+def _patiently(directory: Path, read: Callable[[], T]) -> T:
+    """Read what may be written meanwhile, or whose run may end, between a look at the file and at its checksum."""
     left = RETRIES
     while True:
         try:
-            return [_parse(path, i, line) for i, line in enumerate(_verified(path).splitlines(), 1)]
+            return read()
         except UserError:
-            # A row may have been written, or the run ended, between our look at the file and at its checksum.
-            left = left - 1 if (path.parent / lock.NAME).exists() else min(left - 1, 1)
+            left = left - 1 if (directory / lock.NAME).exists() else min(left - 1, 1)
             if left <= 0:
                 raise
             time.sleep(0.01)
+
+
+def _columns(directory: Path) -> dict[str, Quantity]:
+    path, known = directory / COLUMNS, Checksums(directory)[COLUMNS]
+    if known is None and not path.exists():
+        return {}
+    content = read_bytes(path)
+    try:
+        if known is not None and sha256(content) not in known:
+            raise ValueError
+        return from_json(json.loads(content))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        raise UserError(
+            f"{path} is not what toytf wrote: put it back from a copy, or start anew with another --out"
+        ) from None
 
 
 class MetricsFile:
@@ -47,7 +78,26 @@ class MetricsFile:
         self._lines = content.splitlines(keepends=True)
         self.rows = [_parse(path, i, line) for i, line in enumerate(self._lines, 1)]
         self._of = _by_seed(self.rows)
+        self.columns = _columns(path.parent)
         self._rewrite()
+
+    def record(self, seed: int, step: int, measurements: Iterable[Measurement], *, references: bool = True) -> Row:
+        """Write measurements as a row, and what is new among them into columns.json before."""
+        measurements = list(measurements)
+        row: Row = {"seed": seed, "step": step, **as_row(measurements, references=references)}
+        self._describe({measured.flat: measured.quantity for measured in measurements})
+        self.append(row)
+        return row
+
+    def _describe(self, quantities: dict[str, Quantity]) -> None:
+        new = {name: quantity for name, quantity in quantities.items() if name not in self.columns}
+        if new:
+            path = self.path.parent / COLUMNS
+            self.columns |= new
+            content = (json.dumps(to_json(self.columns), indent=1, ensure_ascii=False) + "\n").encode()
+            before = sha256(path.read_bytes()) if path.exists() else ""
+            self._checksums[COLUMNS] = [before, sha256(content)]
+            write_atomic(path, content)
 
     def append(self, row: Row) -> None:
         """Write a row through to the file; if somebody changed or removed that meanwhile, all rows."""

@@ -1,7 +1,7 @@
 """What a task is: a distribution over sequences that knows its roles, its floors and the memories that solve it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from toytf.errors import UserError, nearest
+from toytf.measurement import Group, Measurement, Reference
 from toytf.memory import Association, hebbian
 from toytf.models.transformer import Slot, ToyTransformer
+
+EVAL = Group(
+    "eval", "Accuracy and loss by role", "How well each kind of position is predicted, beside the ideal and a guess.",
+    timed="halfway",
+)  # fmt: skip
+FLOOR = Group(
+    "floor", "What trivial heuristics reach", "A model that is no better than these has not learned the task.",
+    place="last", curve=False, variants=("heuristic",), short=True,
+)  # fmt: skip
+DATA = Group("data", "The held-out sequences", place="last", curve=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +63,6 @@ class Answers:
     candidates: Bool[Tensor, "batch #asked output"]
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What a metric can be read against: its value in the ideal solution, by chance, and by theory."""
-
-    ideal: float | None = None
-    chance: float | None = None
-    theory: float | None = None
-    """What the theory of random vectors predicts."""
-
-
 @dataclass(frozen=True, eq=False)
 class Memory:
     """An Association that a model should hold, and the slot that should hold it.
@@ -99,17 +100,17 @@ class Task(ABC):
         """What counts as right in a role; None: that the target is the likeliest of all outputs."""
         return None
 
-    def references(self) -> Mapping[str, Reference]:
-        """The ideal and the chance value of the metrics `eval/<role>_accuracy` and `eval/<role>_loss`."""
+    def references(self) -> Mapping[tuple[str, str], Reference]:
+        """The ideal and the chance value of accuracy and loss, by role and quantity: ("all", "accuracy")."""
         return {}
 
-    def floors(self) -> Mapping[str, float]:
-        """What trivial heuristics reach, by name, such as `in_context_accuracy/repeat`."""
-        return {}
+    def floors(self) -> Sequence[Measurement]:
+        """What trivial heuristics reach: measurements of FLOOR at a role, a quantity and a heuristic."""
+        return ()
 
-    def statistics(self, batch: Batch) -> Mapping[str, float]:
-        """Facts about a batch that explain its metrics, logged as `data/<name>`."""
-        return {}
+    def statistics(self, batch: Batch) -> Sequence[Measurement]:
+        """Facts about a batch that explain its metrics: measurements of DATA."""
+        return ()
 
     def check_goal(self) -> None:
         """Refuse a goal that is no role of this task, before something is measured there."""

@@ -1,0 +1,187 @@
+"""A study: a grid of cases, and one function from a case to measurements.
+
+The rest is done here: names, rows, resuming, wandb, table, figures and page. A case is a dataclass whose fields are the
+factors of the grid; one that is None is left out of it.
+
+    @dataclass(frozen=True)
+    class Case:
+        rule: str
+        d: int
+
+    class Capacity(Study[Case]):
+        def cases(self):
+            return [Case(rule, d) for rule in self.config.rules for d in self.config.dimensions]
+
+        def measure(self, case, seed):
+            yield STORED.measurement(search(case.rule, case.d, seed), theory=theory.capacity(case.d, case.d))
+"""
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from toytf.errors import Interrupted, UserError
+from toytf.experiments.experiment import Experiment
+from toytf.experiments.process import cpu_threads
+from toytf.measurement import Group, Measurement, Quantity, Scalar, as_row, flat
+from toytf.report.page import write_report
+from toytf.report.terminal import JobLine
+from toytf.rows import MetricsFile, Row
+from toytf.runs import Run
+from toytf.stopping import check_stop, stop_on_interrupt
+from toytf.table import last_of_each, tidy
+from toytf.training.tracking import WandbMirror
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of what was measured, which is kept for the page: drawn at once, and for the first seed only."""
+
+    name: str
+    draw: Callable[[], Any]
+
+
+Found = Iterable[Measurement | Drawn]
+"""What a case gives."""
+
+
+class Study(Experiment, Generic[C]):
+    """An experiment that is a grid of cases, each measured for every seed."""
+
+    @abstractmethod
+    def cases(self) -> Iterable[C]:
+        """The cases, in the order in which they are done."""
+
+    @abstractmethod
+    def measure(self, case: C, seed: int) -> Found:
+        """The measurements of one case and seed, one at least; their factors are those of the case, and their own."""
+
+    def steps(self, case: C, seed: int) -> Iterator[tuple[int, Found]]:
+        """The same by step, for a case that gives a curve; its last step is `last_step`."""
+        yield 0, self.measure(case, seed)
+
+    def seeds(self, case: C, seeds: Sequence[int]) -> Iterator[tuple[int, int, Found]]:
+        """Seed, step and measurements of several seeds, for a case that can do them at once."""
+        for seed in seeds:
+            for step, found in self.steps(case, seed):
+                yield seed, step, found
+
+    last_step: int = 0
+    """The step of the row with which a case is done."""
+
+    @property
+    def plain(self) -> Mapping[str, Scalar]:
+        """Values of factors that go without saying: flat names leave them out."""
+        return {}
+
+    def conclude(self, table: "pd.DataFrame") -> Iterable[Measurement]:
+        """What the cases together say, such as fits, from the tidy table of one seed."""
+        return ()
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Every group against the first factor with several numbers, one curve for each value of the others."""
+        from toytf.figures import group_figures
+
+        case = next(iter(self.cases()))
+        yield from group_figures(run.table, run.columns, [part.name for part in fields(case)])
+
+    def run(self, run: Run) -> None:
+        """Measure what is not measured yet, conclude, then write summary and page."""
+        metrics = MetricsFile(run.metrics_file)
+        metrics.check_seeds(self.config.seeds)
+        cases = list(self.cases())
+        with JobLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
+            for case in cases:
+                name = self.label(case)
+                line.begin(name)
+                started = time.perf_counter()
+                try:
+                    self._measure(case, run, metrics)
+                except Interrupted:
+                    raise Interrupted(f"stopped before {name} was done; to go on: {run.resume_command}") from None
+                except UserError as error:
+                    raise UserError(f"{name}: {error}") from None
+                run.add_seconds(name, time.perf_counter() - started)
+                line.done()
+        self._conclude(metrics)
+        metrics.close()
+        self._mirror(run)
+        write_report(run)
+        run.finish()
+
+    def label(self, case: C) -> str:
+        """What a case is called on the terminal, such as `capacity/optimum_d64`."""
+        at = factors(case)
+        return flat(Quantity(Group(self.config.experiment, ""), at=at, plain=self._unsaid(at)))
+
+    def _measure(self, case: C, run: Run, metrics: MetricsFile) -> None:
+        at = factors(case)
+        left = [seed for seed in self.config.seeds if not self._is_done(at, metrics, seed)]
+        if not left:
+            return
+        check_stop()
+        written = {_identity(row) for row in metrics.rows}
+        for seed, step, found in self.seeds(case, left):
+            measured = []
+            for one in found:
+                if isinstance(one, Measurement):
+                    measured.append(one.placed(at, self._unsaid(at)))
+                elif seed == self.config.seeds[0]:
+                    run.keep_figure(one.name, one.draw())
+            row: Row = {"seed": seed, "step": step, **as_row(measured)}
+            if _identity(row) not in written:
+                metrics.record(seed, step, measured)
+
+    def _is_done(self, at: Mapping[str, Scalar], metrics: MetricsFile, seed: int) -> bool:
+        """Is there a row of the last step about this case?"""
+        return any(
+            row["step"] == self.last_step
+            and any(at.items() <= metrics.columns[name].at.items() for name in row if name in metrics.columns)
+            for row in metrics.of(seed)
+        )
+
+    def _unsaid(self, at: Mapping[str, Scalar]) -> tuple[str, ...]:
+        return tuple(factor for factor, value in self.plain.items() if at.get(factor) == value)
+
+    def _conclude(self, metrics: MetricsFile) -> None:
+        for seed in self.config.seeds:
+            known = {name for row in metrics.of(seed) for name in row}
+            table = last_of_each(tidy(metrics.of(seed), metrics.columns))
+            new = [measured for measured in self.conclude(table) if measured.flat not in known]
+            if new:
+                metrics.record(seed, 0, new)
+
+    def _mirror(self, run: Run) -> None:
+        """Everything of a seed as one curve to wandb; what was measured once belongs to the last step."""
+        rows = MetricsFile(run.metrics_file)
+        for seed in self.config.seeds:
+            by_step: dict[int, Row] = {}
+            for row in rows.of(seed):
+                by_step.setdefault(int(row["step"]), {}).update(row)
+            last = {name: value for row in rows.of(seed) for name, value in row.items()}
+            with WandbMirror(self.config.logging, run.directory, seed, self.config.model_dump(mode="json")) as mirror:
+                for step in sorted(by_step)[:-1]:
+                    mirror.log(by_step[step])
+                mirror.log({**last, "step": max(by_step)})
+
+
+def _identity(row: Row) -> tuple[float, float, frozenset[str]]:
+    """What a row is about: seed, step and the names of its metrics."""
+    return row["seed"], row["step"], frozenset(row)
+
+
+def factors(case: Any) -> dict[str, Scalar]:
+    """The fields of a case that are not None; a tuple, such as a shape, as `48x32`."""
+    found: dict[str, Scalar] = {}
+    for part in fields(case):
+        value = getattr(case, part.name)
+        if value is not None:
+            found[part.name] = "x".join(map(str, value)) if isinstance(value, tuple) else value
+    return found

@@ -1,0 +1,210 @@
+"""Measurements: one number with what it is about, and what it can be read against.
+
+A measurement is a record: a group, a name, a value, where it was taken (`at`: a rule, a dimension, a head, a test …),
+and a reference. Tables, figures and fits work on these parts. A flat name, such as `capacity/optimum_d64`, is only how
+a record is written down, in metrics.jsonl, summary.json, wandb and claims; `flat` is the one function that makes it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+Scalar = str | int | float
+"""What a factor of a measurement can be; True says that it is so, such as `weighted`."""
+
+KINDS = ("ideal", "theory", "chance")
+"""What a value can be read against: `ideal/<metric>` and so on."""
+
+SHORT = {
+    "d": "d", "width": "m", "alpha": "a", "beta": "b", "n_tokens": "N", "n_heads": "H", "samples": "n", "contexts": "m",
+}  # fmt: skip
+"""How factors begin in flat names. Other numbers begin with the whole name of their factor, other words with nothing."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a value can be read against: that of the ideal solution, by chance, and by theory."""
+
+    ideal: float | None = None
+    chance: float | None = None
+    theory: float | None = None
+    """What the theory of random vectors predicts."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Measurements of one kind, as whoever takes them declares it: how tables, figures and pages show them."""
+
+    name: str
+    title: str
+    says: str = ""
+    """One sentence for readers: what to look for."""
+    unit: str = ""
+    format: Literal["number", "whole", "power"] = "number"
+    """whole: of steps or samples; power: numbers that are small whatever they mean."""
+    place: Literal["first", "last", "full", "log"] = "first"
+    """Where its rows stand: among the first, after all others, there but only in full tables, or in no table."""
+    curve: bool = True
+    """Does the page of a training draw it over the steps?"""
+    variants: tuple[str, ...] = ()
+    """Factors that make variants of a metric, such as the head: `recall/W_OV2/head0`."""
+    short: bool = False
+    """Do short tables show the variants, too?"""
+    timed: Literal["", "onset", "halfway"] = ""
+    """Of which moment the step is of interest: when it leaves chance, or when it is halfway to the ideal."""
+
+    def measurement(
+        self,
+        value: float,
+        name: str = "",
+        *,
+        ideal: float | None = None,
+        chance: float | None = None,
+        theory: float | None = None,
+        **at: Scalar | None,
+    ) -> "Measurement":
+        """A measurement of this group; None among the factors is left out."""
+        said = {factor: _plain(given) for factor, given in at.items() if given is not None}
+        return Measurement(Quantity(self, name, said), float(value), Reference(ideal, chance, theory))
+
+    @property
+    def heading(self) -> str:
+        """The title with its unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is measured: a column of metrics.jsonl."""
+
+    group: Group
+    name: str = ""
+    at: Mapping[str, Scalar] = field(default_factory=dict)
+    plain: tuple[str, ...] = ()
+    """Factors that the flat name leaves out, being at the value that goes without saying."""
+
+    def __post_init__(self) -> None:
+        taken = set(self.at) & {"seed", "step", "group", "metric", "variant"}
+        if taken:
+            raise ValueError(
+                f"a factor of {self.group.name} cannot be called {min(taken)}: the table has such a column"
+            )
+
+    @property
+    def is_variant(self) -> bool:
+        """Is it a variant of a metric, such as one head of several?"""
+        return any(factor in self.at and factor not in self.plain for factor in self.group.variants)
+
+    @property
+    def test(self) -> str:
+        """The test that it was measured on; empty: the task itself."""
+        return str(self.at.get("test", ""))
+
+    @property
+    def label(self) -> str:
+        """Its flat name without the group."""
+        return flat(self).partition("/")[2]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A value of a quantity, and what it can be read against."""
+
+    quantity: Quantity
+    value: float
+    reference: Reference = Reference()
+
+    @property
+    def flat(self) -> str:
+        """Its flat name."""
+        return flat(self.quantity)
+
+    def placed(self, at: Mapping[str, Scalar], plain: Iterable[str] = ()) -> "Measurement":
+        """The same, taken at these factors as well; they come before its own."""
+        own = self.quantity
+        return replace(self, quantity=replace(own, at={**at, **own.at}, plain=(*plain, *own.plain)))
+
+    def on_test(self, test: str) -> "Measurement":
+        """The same, on a test."""
+        return self.placed({"test": test})
+
+
+def flat(quantity: Quantity) -> str:
+    """The flat name: `<group>/<name>_<factors>/<variants>`, `<group>@<test>/…`.
+
+    Factors are written as in `d64`, `a0.5` or `optimum`; what is true by its name alone.
+    """
+    group = quantity.group
+    said = {factor: value for factor, value in quantity.at.items() if factor not in ("test", *quantity.plain)}
+    words = [quantity.name, *(_word(factor, value) for factor, value in said.items() if factor not in group.variants)]
+    variants = [_word(factor, value) for factor, value in said.items() if factor in group.variants]
+    test = f"@{quantity.test}" if quantity.test else ""
+    return "/".join(filter(None, [group.name + test, "_".join(filter(None, words)), *variants]))
+
+
+def _word(factor: str, value: Scalar) -> str:
+    if isinstance(value, bool):
+        return factor if value else ""
+    if isinstance(value, str):
+        return SHORT.get(factor, "") + value
+    return SHORT.get(factor, factor) + repr(value).removesuffix(".0")
+
+
+def _plain(value: Any) -> Scalar:
+    """A number of numpy or pandas as Python's own."""
+    own: Scalar = value.item() if hasattr(value, "item") else value
+    return own
+
+
+def reference_name(kind: str, name: str) -> str:
+    """The flat name of what a metric can be read against: `ideal/recall/W_OV2`."""
+    return f"{kind}/{name}"
+
+
+def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> dict[str, float]:
+    """Values by flat name, and what each can be read against: a row of metrics.jsonl."""
+    row: dict[str, float] = {}
+    for measured in measurements:
+        name = measured.flat
+        row[name] = measured.value
+        for kind in KINDS if references else ():
+            level = getattr(measured.reference, kind)
+            if level is not None:
+                row[reference_name(kind, name)] = level
+    return row
+
+
+def quantity_of(name: str) -> Quantity:
+    """What can be told of a metric by its flat name alone."""
+    first, _, rest = name.partition("/")
+    group, _, test = first.partition("@")
+    return Quantity(Group(group, group), rest, {"test": test} if test else {})
+
+
+# Quantities as JSON
+
+
+def to_json(quantities: Mapping[str, Quantity]) -> dict[str, Any]:
+    """Groups, and quantities by flat name, as JSON can hold them."""
+    groups: list[Group] = list(dict.fromkeys(quantity.group for quantity in quantities.values()))
+    default = Group("", "")
+    return {
+        "groups": [
+            {part.name: getattr(group, part.name) for part in fields(Group)
+             if getattr(group, part.name) != getattr(default, part.name)}
+            for group in groups
+        ],
+        "metrics": {
+            name: [groups.index(quantity.group), quantity.name, dict(quantity.at), list(quantity.plain)]
+            for name, quantity in quantities.items()
+        },
+    }  # fmt: skip
+
+
+def from_json(content: Any) -> dict[str, Quantity]:
+    """The quantities that `to_json` wrote; raises TypeError, KeyError or ValueError for anything else."""
+    groups = [Group(**{**given, "variants": tuple(given.get("variants", ()))}) for given in content["groups"]]
+    return {
+        str(name): Quantity(groups[group], str(own), dict(at), tuple(plain))
+        for name, (group, own, at, plain) in content["metrics"].items()
+    }
