@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from toytf.catalogue import config_folder
+from tests.mistakes import MISTAKES, QUICKSTART
 
 if TYPE_CHECKING:
-    from conftest import Command, Ended, Mistake
-
-QUICKSTART = config_folder() / "quickstart.yaml"
+    from conftest import Command, Ended
 
 
 # --- fast
@@ -67,7 +65,10 @@ def test_list_shows_every_kind_with_one_line_each(command: "Command", tmp_path: 
 # --- mistakes
 
 
-def test_a_mistake_in_a_config_ends_with_2_and_one_line(mistake: "Mistake", command: "Command", tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["broken_yaml", "not_utf8", "heads_do_not_fit"])
+def test_a_mistake_in_a_config_ends_with_2_and_one_line(name: str, command: "Command", tmp_path: Path) -> None:
+    """A file that cannot be read, an argument that is no text, parts that do not fit; test_config.py has them all."""
+    mistake = MISTAKES[name]
     ended = command("run", mistake.source(tmp_path), *mistake.overrides, cwd=tmp_path)
     _is_one_line(ended, *mistake.says)
     assert not (tmp_path / "runs").exists()

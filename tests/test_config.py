@@ -1,7 +1,7 @@
 """A config is composed from files and overrides, validated at once, and every mistake in it is one line to act on."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.mistakes import MISTAKES, QUICKSTART, Mistake
 from toytf.catalogue import claim_files, config_files
 from toytf.claims import load_claim
 from toytf.compose import config_folder, read_config
@@ -16,10 +17,6 @@ from toytf.config import differences, digest, dump
 from toytf.errors import UserError
 from toytf.plugins import load_config
 
-if TYPE_CHECKING:
-    from conftest import Mistake
-
-QUICKSTART = config_folder() / "quickstart.yaml"
 SMALLEST = {"experiment": "train", "task": {"kind": "bigram"}}
 SHIPPED = sorted(path for path in config_folder().rglob("*.yaml") if "claims" not in path.parts)
 
@@ -101,7 +98,7 @@ def test_a_file_is_laid_over_its_base(tmp_path: Path) -> None:
     assert (config.task.seq_len, config.task.n_triggers, config.train.steps, config.seeds) == (8, 2, 3, (4,))
 
 
-def test_of_several_bases_the_later_wins_and_the_file_itself_over_all(tmp_path: Path) -> None:
+def test_a_later_base_wins_over_an_earlier_one_and_the_file_over_both(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts/a.yaml").write_text("train: {steps: 1, batch_size: 1, loss: global}\n")
     (tmp_path / "parts/b.yaml").write_text("base: a.yaml\ntrain: {steps: 2, batch_size: 2}\n")
@@ -218,7 +215,8 @@ def test_differences_are_named_by_key_with_both_values() -> None:
 # --- mistakes
 
 
-def test_a_mistake_is_answered_with_one_line(mistake: "Mistake", tmp_path: Path) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_answered_with_one_line(mistake: Mistake, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_config(mistake.source(tmp_path), mistake.overrides)
     line = str(caught.value)
@@ -252,7 +250,7 @@ def test_a_longer_circle_of_bases_is_found(tmp_path: Path) -> None:
         read_config(tmp_path / "a.yaml")
 
 
-def test_of_several_mistakes_the_first_is_told_and_the_others_counted() -> None:
+def test_the_first_of_several_mistakes_is_told_and_the_others_are_counted() -> None:
     with pytest.raises(UserError, match=r"train\.batch_size = 0.*\(and 1 more mistake in this config\)$"):
         load_config(QUICKSTART, {"train.batch_size": 0, "train.checkpoints.every": 0})
 
