@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from toytf.measurement import Measurement
 from toytf.memory import Association, hebbian
 from toytf.memory.association import Readable
 from toytf.memory.measures import (
-    Measured,
     measure_margins,
     measure_scores,
     measure_spectrum,
@@ -39,17 +39,33 @@ def pairs(n: int, d: int, seed: int = 0) -> Association:
     return Association(on_sphere(2 * seed, n, d), on_sphere(2 * seed + 1, n, d), torch.arange(n))
 
 
-def everything(association: Association, memory: Readable) -> list[Measured]:
+def values_of(found: list[Measurement]) -> dict[str, float]:
+    """The values by measure; a ratio that is no measure among others, by its group."""
+    return {_measure(measured): measured.value for measured in found}
+
+
+def theory_of(found: list[Measurement]) -> dict[str, float]:
+    """The predictions by measure."""
+    return {_measure(measured): theory for measured in found if (theory := measured.reference.theory) is not None}
+
+
+def _measure(measured: Measurement) -> str:
+    return str(measured.quantity.at.get("measure", measured.quantity.group.name))
+
+
+def everything(association: Association, memory: Readable) -> list[list[Measurement]]:
     found = [measure(association, memory) for measure in (measure_margins, measure_scores, measure_utilisation)]
     if isinstance(memory, Tensor):
         found.append(measure_spectrum(memory, len(association.keys)))
     return found
 
 
-def averages(measure: Callable[[Association, Tensor], Measured], n: int, d: int, draws: int = 20) -> dict[str, float]:
-    """The measures of Hebb's matrix, in the mean over draws of n pairs."""
+def averages(
+    measure: Callable[[Association, Tensor], list[Measurement]], n: int, d: int, draws: int = 20
+) -> dict[str, float]:
+    """The measures of the Hebbian matrix, on average over draws of n pairs."""
     associations = [pairs(n, d, seed) for seed in range(draws)]
-    found = [measure(association, hebbian(association)).metrics for association in associations]
+    found = [values_of(measure(association, hebbian(association))) for association in associations]
     return {name: float(np.mean([metrics[name] for metrics in found])) for name in found[0]}
 
 
@@ -65,9 +81,9 @@ UNIT = math.sqrt(15) * math.sqrt(1 / 3) * math.sqrt(1 / 2)
 
 def test_the_measures_of_a_small_memory_are_those_worked_by_hand():
     assert score_unit(BY_HAND, W) == pytest.approx(UNIT)
-    margins = measure_margins(BY_HAND, W).metrics
+    margins = values_of(measure_margins(BY_HAND, W))
     assert margins == pytest.approx({"min": 0, "median": 2 / UNIT, "mean": 5 / 3 / UNIT, "negative": 1 / 3}, abs=1e-7)
-    scores = measure_scores(BY_HAND, W).metrics
+    scores = values_of(measure_scores(BY_HAND, W))
     assert scores["correct_mean"] == pytest.approx(2 / UNIT)  # 2, 3, 1
     assert scores["correct_spread"] == pytest.approx(math.sqrt(2 / 3) / UNIT)
     assert scores["rival_max"] == pytest.approx(1 / UNIT)  # 0, 0, 1
@@ -77,7 +93,7 @@ def test_the_measures_of_a_small_memory_are_those_worked_by_hand():
 def test_a_generic_score_has_variance_one():
     # 300 · 300 scores of one random matrix; those of one key share |W e|: relative error about 1 / √(2 · 40) / √40.
     association = Association(normal(0, 300, 40), 3 * normal(1, 300, 40), torch.arange(300))
-    found = measure_scores(association, 7 * normal(2, 40, 40)).metrics
+    found = values_of(measure_scores(association, 7 * normal(2, 40, 40)))
     assert found["rival_spread"] == pytest.approx(1, abs=0.05)
     assert found["correct_spread"] == pytest.approx(1, abs=0.15)
 
@@ -92,7 +108,7 @@ def test_hebb_has_high_and_broad_scores_at_the_load_where_it_fails():
 
 
 def test_the_theory_of_scores_is_the_level_just_above_the_cut_rivals():
-    theory = measure_scores(pairs(512, 8), normal(0, 8, 8)).theory
+    theory = theory_of(measure_scores(pairs(512, 8), normal(0, 8, 8)))
     assert theory["correct_mean"] == pytest.approx(2.25, abs=0.02)
     assert theory["correct_spread"] == pytest.approx(0.22, abs=0.02)
     assert 0.9 < theory["rival_spread"] < 1  # a normal law cut at 2.25
@@ -102,8 +118,8 @@ def test_the_theory_of_scores_is_the_level_just_above_the_cut_rivals():
 def test_the_theory_of_the_smallest_margin_is_the_largest_possible_one(n: int, expected: float):
     association = pairs(n, 48)
     measured = measure_margins(association, hebbian(association))
-    assert measured.theory == {"min": pytest.approx(expected, abs=0.03)}
-    assert measured.metrics["min"] < expected
+    assert theory_of(measured) == {"min": pytest.approx(expected, abs=0.03)}
+    assert values_of(measured)["min"] < expected
 
 
 def test_a_few_orthogonal_pairs_reach_the_largest_margin():
@@ -112,9 +128,9 @@ def test_a_few_orthogonal_pairs_reach_the_largest_margin():
     e, u = (math.sqrt(d) * torch.linalg.qr(normal(seed, d, n))[0].T for seed in (0, 1))
     association = Association(e, u, torch.arange(n))
     measured = measure_margins(association, (u - u.mean(0)).T @ e)
-    assert measured.metrics["min"] == pytest.approx(d / math.sqrt(n - 1))
-    assert measured.theory["min"] == pytest.approx(
-        measured.metrics["min"], rel=0.05
+    assert values_of(measured)["min"] == pytest.approx(d / math.sqrt(n - 1))
+    assert theory_of(measured)["min"] == pytest.approx(
+        values_of(measured)["min"], rel=0.05
     )  # theory: random, so orthogonal up to n/d
 
 
@@ -127,11 +143,11 @@ def test_a_map_is_measured_in_units_of_its_rivals():
 
     by_map, by_matrix = measure_margins(association, ask), measure_margins(association, matrix)
     ratio = score_unit(association, ask) / score_unit(association, matrix)
-    assert ratio == pytest.approx(measure_scores(association, matrix).metrics["rival_spread"])
-    assert by_map.metrics["median"] * ratio == pytest.approx(by_matrix.metrics["median"])
-    assert by_map.metrics["negative"] == by_matrix.metrics["negative"]
-    assert by_map.theory == {}
-    assert set(measure_scores(association, ask).metrics) == {"correct_mean", "correct_spread", "rival_max"}
+    assert ratio == pytest.approx(values_of(measure_scores(association, matrix))["rival_spread"])
+    assert values_of(by_map)["median"] * ratio == pytest.approx(values_of(by_matrix)["median"])
+    assert values_of(by_map)["negative"] == values_of(by_matrix)["negative"]
+    assert theory_of(by_map) == {}
+    assert set(values_of(measure_scores(association, ask))) == {"correct_mean", "correct_spread", "rival_max"}
 
 
 def test_values_that_may_not_compete_are_no_rivals():
@@ -142,11 +158,11 @@ def test_values_that_may_not_compete_are_no_rivals():
     memory = normal(3, 16, 16)
     scores, unit = association.scores(memory), score_unit(association, memory)
     rivals = scores[causal & ~torch.eye(n, dtype=torch.bool)] / unit
-    found = measure_scores(masked, memory).metrics
+    found = values_of(measure_scores(masked, memory))
     assert found["rival_max"] == pytest.approx(float(rivals.max()))
     assert found["rival_spread"] == pytest.approx(float(rivals.std(correction=0)))
     margins = [float(scores[z, z] - scores[z, :z].max()) / unit for z in range(1, n)]  # key 0 has no rival
-    measured = measure_margins(masked, memory).metrics
+    measured = values_of(measure_margins(masked, memory))
     assert measured["mean"] == pytest.approx(np.mean(margins))
     assert measured["negative"] == pytest.approx(sum(margin <= 0 for margin in margins) / n)
 
@@ -163,22 +179,22 @@ def test_the_fourth_moment_of_hebb_is_two_plus_d_over_p(d: int, p: int):
 
 def test_a_gaussian_matrix_has_the_quarter_circle():
     found = measure_spectrum(normal(0, 128, 128), 128)
-    assert found.metrics["distance"] < 0.02  # singular values move by O(1/d)
-    assert found.metrics["distance"] < found.metrics["distance_hebbian"]
-    assert found.theory == pytest.approx({"fourth_moment": 2, "largest": 2, "effective_rank": 64}, rel=1e-4)
-    for name, expected in found.theory.items():
-        assert found.metrics[name] == pytest.approx(expected, rel=0.05)
+    assert values_of(found)["distance"] < 0.02  # singular values move by O(1/d)
+    assert values_of(found)["distance"] < values_of(found)["distance_hebbian"]
+    assert theory_of(found) == pytest.approx({"fourth_moment": 2, "largest": 2, "effective_rank": 64}, rel=1e-4)
+    for name, expected in theory_of(found).items():
+        assert values_of(found)[name] == pytest.approx(expected, rel=0.05)
 
 
 def test_a_gaussian_matrix_of_any_shape_has_its_own_law():
     """⟨s⁴⟩ = 1 + λ and the edge 1 + √λ for aspect λ (Marchenko and Pastur 1967)."""
     for shape in ((64, 256), (256, 64)):
         found = measure_spectrum(normal(0, *shape), 100)
-        assert found.theory["fourth_moment"] == pytest.approx(1.25, rel=1e-3)
-        assert found.theory["largest"] == pytest.approx(1.5)
-        assert found.metrics["distance"] < 0.02
-        assert found.metrics["fourth_moment"] == pytest.approx(1.25, rel=0.05)
-        assert "distance_hebbian" not in found.metrics
+        assert theory_of(found)["fourth_moment"] == pytest.approx(1.25, rel=1e-3)
+        assert theory_of(found)["largest"] == pytest.approx(1.5)
+        assert values_of(found)["distance"] < 0.02
+        assert values_of(found)["fourth_moment"] == pytest.approx(1.25, rel=0.05)
+        assert "distance_hebbian" not in values_of(found)
 
 
 @pytest.mark.parametrize(("rank", "energy", "cut"), [(32, 0.623, 1.269), (64, 0.894, 0.808)])
@@ -188,10 +204,10 @@ def test_a_gaussian_matrix_of_lower_rank_has_the_cut_law(rank: int, energy: floa
     found, values = measure_spectrum(truncated, 100), singular_values(truncated)
     assert np.count_nonzero(values) == rank
     assert values[rank - 1] == pytest.approx(cut / math.sqrt(energy), rel=0.03)
-    assert found.theory["largest"] == pytest.approx(2 / math.sqrt(energy), rel=1e-3)
-    assert found.metrics["distance"] < 0.02
-    for name, expected in found.theory.items():
-        assert found.metrics[name] == pytest.approx(expected, rel=0.05)
+    assert theory_of(found)["largest"] == pytest.approx(2 / math.sqrt(energy), rel=1e-3)
+    assert values_of(found)["distance"] < 0.02
+    for name, expected in theory_of(found).items():
+        assert values_of(found)[name] == pytest.approx(expected, rel=0.05)
 
 
 def test_a_rank_that_is_only_rounding_does_not_count():
@@ -210,7 +226,7 @@ def test_singular_values_have_mean_square_one():
 def test_hebb_at_a_small_load_uses_the_fraction_it_stores():
     # δ(64) = 4.21 ± .02, and 64 values differ in 63 dimensions. Hebb stores 64 pairs (half of the draws fail at 103).
     association = pairs(64, 64)
-    found = measure_utilisation(association, hebbian(association), 64).metrics
+    found = values_of(measure_utilisation(association, hebbian(association), 64))
     assert found["stored"] == 64
     assert found["capacity"] == pytest.approx(64 * 63 / 4.21, rel=0.01)
     assert found["utilisation"] == pytest.approx(64 / found["capacity"])
@@ -218,20 +234,20 @@ def test_hebb_at_a_small_load_uses_the_fraction_it_stores():
 
 def test_a_narrow_memory_holds_the_energy_of_its_rank():
     association, memory = pairs(65, 64), normal(0, 64, 64)
-    full, narrow = (measure_utilisation(association, memory, rank).metrics["capacity"] for rank in (None, 16))
+    full, narrow = (values_of(measure_utilisation(association, memory, rank))["capacity"] for rank in (None, 16))
     assert narrow / full == pytest.approx(0.623, abs=0.001)
 
 
 def test_keys_that_share_a_value_compete_with_the_other_values_only():
     association = Association(on_sphere(0, 200, 32), on_sphere(1, 16, 32), torch.arange(200) % 16)
     found = measure_utilisation(association, normal(0, 32, 32))
-    assert found.metrics["capacity"] == pytest.approx(32 * 15 / 2.52, rel=0.01)
-    assert found.theory == {"stored": pytest.approx(found.metrics["capacity"]), "utilisation": 1}
+    assert values_of(found)["capacity"] == pytest.approx(32 * 15 / 2.52, rel=0.01)
+    assert theory_of(found) == {"stored": pytest.approx(values_of(found)["capacity"]), "utilisation": 1}
 
 
 def test_beyond_capacity_theory_stores_no_more():
     found = measure_utilisation(pairs(100, 8), normal(0, 8, 8))
-    assert found.theory == {"stored": pytest.approx(found.metrics["capacity"]), "utilisation": 1}
+    assert theory_of(found) == {"stored": pytest.approx(values_of(found)["capacity"]), "utilisation": 1}
 
 
 # What must not matter
@@ -243,8 +259,8 @@ def test_no_measure_depends_on_the_scale_of_weights_keys_or_values(seed: int, c:
     association, memory = pairs(12, 6, seed), normal(seed, 6, 6)
     scaled = Association(a * association.keys, b * association.values, association.targets)
     for before, after in zip(everything(association, memory), everything(scaled, c * memory), strict=True):
-        assert after.metrics == pytest.approx(before.metrics, rel=1e-6, abs=1e-9)
-        assert after.theory == before.theory
+        assert values_of(after) == pytest.approx(values_of(before), rel=1e-6, abs=1e-9)
+        assert theory_of(after) == theory_of(before)
 
 
 @settings(max_examples=20)
@@ -255,7 +271,7 @@ def test_no_measure_depends_on_the_basis_or_the_order_of_pairs(seed: int):
     order = torch.randperm(12, generator=generator(seed, "order"))
     turned = Association(association.keys[order] @ R.T, association.values @ Q.T, association.targets[order])
     for before, after in zip(everything(association, memory), everything(turned, Q @ memory @ R.T), strict=True):
-        assert after.metrics == pytest.approx(before.metrics, rel=1e-6, abs=1e-9)
+        assert values_of(after) == pytest.approx(values_of(before), rel=1e-6, abs=1e-9)
 
 
 # What has no meaning is left out
@@ -281,17 +297,16 @@ def test_every_measure_of_a_degenerate_memory_is_finite(association: Association
         "constant_map": torch.ones_like,
     }
     for measured in everything(association, memories[kind]):
-        assert all(math.isfinite(value) for value in (*measured.metrics.values(), *measured.theory.values()))
-        assert set(measured.theory) <= set(measured.metrics)
+        assert all(math.isfinite(value) for value in (*values_of(measured).values(), *theory_of(measured).values()))
 
 
 def test_a_silent_memory_has_no_scores_but_fails_everywhere():
     association, silence = pairs(6, 4), torch.zeros(4, 4, dtype=torch.float64)
-    assert measure_margins(association, silence) == Measured({"negative": 1.0})
-    assert measure_scores(association, silence) == measure_spectrum(silence, 6) == Measured()
-    assert measure_utilisation(association, silence).metrics["utilisation"] == 0
-    assert measure_scores(association, torch.zeros_like) == Measured()
+    assert values_of(measure_margins(association, silence)) == {"negative": 1.0}
+    assert measure_scores(association, silence) == measure_spectrum(silence, 6) == []
+    assert values_of(measure_utilisation(association, silence))["utilisation"] == 0
+    assert measure_scores(association, torch.zeros_like) == []
 
 
 def test_weights_that_are_not_finite_have_no_spectrum():
-    assert measure_spectrum(torch.full((4, 4), torch.nan), 3) == Measured()
+    assert measure_spectrum(torch.full((4, 4), torch.nan), 3) == []

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from toytf._lazy import lazy
-from toytf.memory.association import Association
+from toytf.memory.association import Association, exact
 from toytf.memory.constructions import bi_whitened, hebbian, low_rank, pseudo_inverse, ridge
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "bi_whitened",
     "decide",
     "decide_rank",
+    "exact",
     "gradient_step",
     "hebbian",
     "hermite",

@@ -100,3 +100,8 @@ class Association:
     def value_name(self, y: int) -> str:
         """The name of value y, or its number."""
         return self.value_names[y] if self.value_names else str(y)
+
+
+def exact(X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """X in float64, without its history, on the CPU since not every device has float64."""
+    return X.detach().cpu().double()

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toytf.memory.association import Association
+from toytf.memory.association import Association, exact
 
 
 def hebbian(association: Association) -> Float[Tensor, "d_out d_in"]:
@@ -28,7 +28,7 @@ def pseudo_inverse(association: Association) -> Float[Tensor, "d_out d_in"]:
     independent, so for n ≤ d_in in general position; for n ≫ d_in random keys it tends to `hebbian`, up to scale.
     """
     association.require_finite()
-    W = _exact(association.values[association.targets]).T @ _pinv(association.keys).T
+    W = exact(association.values[association.targets]).T @ _pinv(association.keys).T
     return W.to(association.keys)
 
 
@@ -90,7 +90,7 @@ def ridge_regression(
     """
     if not strength > 0:
         raise ValueError(f"ridge strength = {strength:g} is not accepted: choose a number above 0, such as 0.001")
-    x, y = _exact(X), _exact(Y)
+    x, y = exact(X), exact(Y)
     level = (strength * x.square().sum() / directions).clamp_min(torch.finfo(x.dtype).tiny)  # X = 0 has B = 0
     penalty = level * torch.eye(min(x.shape), dtype=x.dtype)
     wide = x.shape[0] < x.shape[1]
@@ -102,10 +102,5 @@ def ridge_regression(
 
 def _pinv(X: Float[Tensor, "n d"]) -> Float[Tensor, "d n"]:
     """X⁺ in float64; a direction that is only rounding error in the dtype of X counts as absent."""
-    inverse: Tensor = torch.linalg.pinv(_exact(X), rtol=10 * torch.finfo(X.dtype).eps)
+    inverse: Tensor = torch.linalg.pinv(exact(X), rtol=10 * torch.finfo(X.dtype).eps)
     return inverse
-
-
-def _exact(X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """X in float64, on the CPU since not every device has it."""
-    return X.cpu().double()

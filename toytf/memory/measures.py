@@ -7,14 +7,15 @@ of a memory with one value, the spectrum of the zero matrix, a prediction in uni
 
 import functools
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toytf.memory.association import Association, Readable
+from toytf.measurement import Group, Measurement
+from toytf.memory.association import Association, Readable, exact
 from toytf.theory import (
     capacity,
     extreme_level,
@@ -26,13 +27,22 @@ from toytf.theory import (
     top_energy,
 )
 
-
-@dataclass(frozen=True)
-class Measured:
-    """Measures of one memory, by short names such as `min`, and the predictions for those that have one."""
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    theory: dict[str, float] = field(default_factory=dict)
+MARGIN = Group(
+    "margin", "Margins", "By how much the right value beats its best rival: a pair is recalled if it is above 0.",
+    unit="standard deviations of a score",
+)  # fmt: skip
+SCORES = Group(
+    "scores", "Scores", "The best weights lift the scores of right values just above the largest of the rivals.",
+    unit="standard deviations of a score", curve=False,
+)  # fmt: skip
+SPECTRUM = Group(
+    "spectrum", "Singular values of √d W / |W|", "Those above the largest of a Gaussian matrix belong to "
+    "directions that W stores more strongly than others.", curve=False,
+)  # fmt: skip
+UTILISATION = Group(
+    "utilisation", "Stored / capacity of such a matrix", "How full a matrix is: at 1 it holds as many pairs as the "
+    "best weights can store.", variants=("measure",),
+)  # fmt: skip
 
 
 def score_unit(association: Association, memory: Readable) -> float:
@@ -42,7 +52,7 @@ def score_unit(association: Association, memory: Readable) -> float:
     vectors a score then has variance 1.  For any other map: the standard deviation of the scores of the rivals.
     """
     if isinstance(memory, Tensor):
-        factors = (_exact(memory).norm(), _rms(association.keys), _rms(association.values))
+        factors = (exact(memory).norm(), _rms(association.keys), _rms(association.values))
         return math.prod(map(float, factors))
     rivals = split_scores(association, memory)[1]
     if not len(rivals):
@@ -53,19 +63,19 @@ def score_unit(association: Association, memory: Readable) -> float:
 
 def split_scores(association: Association, memory: Readable) -> tuple[Float[Tensor, "n"], Float[Tensor, "rivals"]]:
     """The scores of the right values, and those of all rivals that may compete; as they are, in float64."""
-    scores = _exact(association.scores(memory))
+    scores = exact(association.scores(memory))
     right = association.targets.cpu()[:, None]
     rivals = scores.scatter(1, right, -torch.inf)
     return scores.gather(1, right)[:, 0], rivals[rivals > -torch.inf]
 
 
-def measure_margins(association: Association, memory: Readable) -> Measured:
+def measure_margins(association: Association, memory: Readable) -> list[Measurement]:
     """`min`, `median` and `mean` margin in units of `score_unit`, and `negative`, the fraction not above 0.
 
     Theory, for the `min` of a matrix: the largest κ that any matrix of full rank reaches on that many pairs of random
     vectors.
     """
-    unit, margins = score_unit(association, memory), _exact(association.margins(memory))
+    unit, margins = score_unit(association, memory), exact(association.margins(memory))
     metrics, theory = {"negative": float((~(margins > 0)).double().mean())}, {}
     rivalled = margins[margins.isfinite()]
     if 0 < unit < math.inf and len(rivalled):
@@ -74,10 +84,10 @@ def measure_margins(association: Association, memory: Readable) -> Measured:
         n_values = _n_values(association)
         if isinstance(memory, Tensor) and n_values > 1:
             theory["min"] = maximal_margin(len(margins), *_dimensions(association), n_values=n_values)
-    return Measured(metrics, theory)
+    return _measurements(MARGIN, metrics, theory)
 
 
-def measure_scores(association: Association, memory: Readable) -> Measured:
+def measure_scores(association: Association, memory: Readable) -> list[Measurement]:
     """Mean and spread of the right scores, spread and maximum of the rivals', in units of `score_unit`.
 
     Theory, for a matrix: the weights of largest margin κ lift the right scores to t* + κ, narrow and just above rivals
@@ -87,24 +97,24 @@ def measure_scores(association: Association, memory: Readable) -> Measured:
     right, rivals = split_scores(association, memory)
     right = right[right.isfinite()]
     if not (0 < unit < math.inf and len(right)):
-        return Measured()
+        return []
     metrics = {"correct_mean": float(right.mean()) / unit}
     if len(right) > 1:
         metrics["correct_spread"] = float(right.std(correction=0)) / unit
     if len(rivals):
         metrics["rival_max"] = float(rivals.max()) / unit
     if not isinstance(memory, Tensor):
-        return Measured(metrics)
+        return _measurements(SCORES, metrics, {})
     if len(rivals) > 1:
         metrics["rival_spread"] = float(rivals.std(correction=0)) / unit
     n_values = _n_values(association)
     if n_values < 2:
-        return Measured(metrics)
+        return _measurements(SCORES, metrics, {})
     d_in, d_out = _dimensions(association)
     stretch = math.sqrt(d_out / min(d_out, n_values - 1))  # fewer values are longer in the space of their differences
     law = optimum_scores(n_values, maximal_margin(len(association.keys), d_in, d_out, n_values=n_values) / stretch)
     predicted = {"correct_mean": law.mean, "correct_spread": law.spread, "rival_spread": law.rival_spread}
-    return Measured(metrics, {name: stretch * value for name, value in predicted.items() if name in metrics})
+    return _measurements(SCORES, metrics, {name: stretch * value for name, value in predicted.items()})
 
 
 def score_samples(association: Association, memory: Readable) -> dict[str, Float[np.ndarray, "k"]]:
@@ -134,15 +144,15 @@ def singular_values(W: Float[Tensor, "d_out d_in"]) -> Float[np.ndarray, "k"]:
     Those below the rounding error of W's own precision are 0, so that the others count the rank. None at all for a
     matrix that is 0 or not finite.
     """
-    exact = _exact(W)
-    norm = float(exact.norm())
+    W_exact = exact(W)
+    norm = float(W_exact.norm())
     if not (math.isfinite(norm) and norm > 0):
         return np.zeros(0)
-    s: Float[np.ndarray, "k"] = torch.linalg.svdvals(exact / norm).numpy() * math.sqrt(min(W.shape))
+    s: Float[np.ndarray, "k"] = torch.linalg.svdvals(W_exact / norm).numpy() * math.sqrt(min(W.shape))
     return np.where(s > max(W.shape) * torch.finfo(W.dtype).eps * s[0], s, 0.0)
 
 
-def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> Measured:
+def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> list[Measurement]:
     """The singular values s of √k W / ‖W‖_F, k = min(d_out, d_in), against those of a Gaussian matrix of the same rank.
 
     `fourth_moment` = mean s⁴ over all k;  `largest`;  `effective_rank` = (Σ s²)² / Σ s⁴;
@@ -153,7 +163,7 @@ def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> Measured:
     """
     s = singular_values(W)
     if not len(s):
-        return Measured()
+        return []
     d_out, d_in = W.shape
     k, rank = len(s), int((s > 0).sum())
     quantiles = np.zeros(k)
@@ -167,7 +177,8 @@ def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> Measured:
     if d_in == d_out and n > 0:
         metrics["distance_hebbian"] = float(np.abs(s - _hebbian_quantiles(k, n)).mean())
     fourth_moment, edge = _gaussian_moment_and_edge(rank, d_in, d_out)
-    return Measured(metrics, {"fourth_moment": fourth_moment, "largest": edge, "effective_rank": k / fourth_moment})
+    theory = {"fourth_moment": fourth_moment, "largest": edge, "effective_rank": k / fourth_moment}
+    return _measurements(SPECTRUM, metrics, theory)
 
 
 def spectrum_laws(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[np.ndarray, "k"]]:
@@ -180,7 +191,7 @@ def spectrum_laws(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[np.
     return laws | ({"Hebbian matrix": hebbian_singular_values(d_in, n)} if d_in == d_out and n > 0 else {})
 
 
-def measure_utilisation(association: Association, memory: Readable, rank: int | None = None) -> Measured:
+def measure_utilisation(association: Association, memory: Readable, rank: int | None = None) -> list[Measurement]:
     """How full the memory is: pairs `stored` (recalled), the `capacity` of such a memory, and their ratio.
 
     utilisation = #{z recalled} / p_c,   p_c δ(m) = d_in min(d_out, m − 1) ω²(r)
@@ -189,24 +200,25 @@ def measure_utilisation(association: Association, memory: Readable, rank: int | 
     limit). Theory: the best weights store every pair up to capacity.
     """
     stored = float(association.recalled(memory).sum())
-    metrics, theory = {"stored": stored}, {}
-    d_in, d_out = _dimensions(association)
     n_values = _n_values(association)
-    if n_values > 1:
-        p_c = capacity(d_in, d_out, rank=rank, n_values=n_values)
-        metrics |= {"capacity": p_c, "utilisation": stored / p_c}
-        best = min(float(len(association.keys)), p_c)
-        theory = {"stored": best, "utilisation": best / p_c}
-    return Measured(metrics, theory)
+    if n_values < 2:
+        return [UTILISATION.measurement(stored, measure="stored")]
+    p_c = capacity(*_dimensions(association), rank=rank, n_values=n_values)
+    best = min(float(len(association.keys)), p_c)
+    return [
+        UTILISATION.measurement(stored, measure="stored", theory=best),
+        UTILISATION.measurement(p_c, measure="capacity"),
+        UTILISATION.measurement(stored / p_c, theory=best / p_c),
+    ]
 
 
-def _exact(X: Tensor) -> Tensor:
-    """X in float64, on the CPU since not every device has it."""
-    return X.detach().cpu().double()
+def _measurements(group: Group, metrics: Mapping[str, float], theory: Mapping[str, float]) -> list[Measurement]:
+    """One for each measure, beside its prediction if it has one."""
+    return [group.measurement(value, measure=measure, theory=theory.get(measure)) for measure, value in metrics.items()]
 
 
 def _rms(vectors: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    return _exact(vectors).square().mean().sqrt()
+    return exact(vectors).square().mean().sqrt()
 
 
 def _dimensions(association: Association) -> tuple[int, int]:
