@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from toytf.training.build import build_model, build_task
-from toytf.training.freezing import trainable_at
+from toytf.training.freezing import freeze
 from toytf.training.learner import SeedLearner, build_optimizer
-from toytf.training.loop import training_step
+from toytf.updates import updates
 
 
 def learner_of(config: Any, **changes: Any) -> SeedLearner:
@@ -16,13 +16,11 @@ def learner_of(config: Any, **changes: Any) -> SeedLearner:
     task = build_task(config.task, torch.device("cpu"))
     train = config.train.model_copy(update=changes)
     learner = SeedLearner(build_model(config.model, task, 0), task, [], train, 0)
-    trained = trainable_at(config.model, tuple(learner.parameters), 0)
-    for name, parameter in learner.parameters.items():
-        parameter.requires_grad_(name in trained)
+    freeze(config.model, learner.parameters, 0)
     return learner
 
 
 def step_of(learner: SeedLearner) -> Callable[[], object]:
     """One training step, data and update included, to be called again and again."""
-    optimizer, loss_sum = build_optimizer(learner.config, learner.parameters.values()), torch.zeros(1)
-    return lambda: training_step(learner, optimizer, 0, loss_sum)
+    optimizer = build_optimizer(learner.config, learner.parameters.values())
+    return lambda: next(updates(optimizer, learner.backward, 1))

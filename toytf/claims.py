@@ -139,14 +139,13 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
 def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Path) -> Outcome:
     """Run one claim and compare."""
     from toytf.experiments.launch import run_config
-    from toytf.summary import by_seed
 
     seeds: dict[str, pd.DataFrame] = {}
     directories = {run: out / "runs" / digest(config) for run, config in configs.items()}
     note = claim.note
     for run, config in configs.items():
         try:
-            seeds[run] = by_seed(run_config(config, directories[run], resume=True).history)
+            seeds[run] = run_config(config, directories[run], resume=True).seeds
         except SystemRefused:
             raise  # which says nothing about the claim
         except RunFailed as failure:

@@ -34,7 +34,7 @@ def run_command(
     from toytf.report.terminal import print_table
 
     finished = run(config, overrides or [], out=out, resume=resume, force=force)
-    print_table(finished.summary)
+    print_table(finished.summary, finished.columns)
     typer.echo(f"page: {finished.report_file}")
     typer.echo(finished.directory)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from toytf.config_errors import LARGEST_FLOAT, LARGEST_INT, first_mistake
@@ -38,6 +38,18 @@ class Config(BaseModel):
         """Files that a run keeps beside config.yaml, with what is too large for that: those of all sections."""
         sections = (getattr(self, name) for name in type(self).model_fields)
         return {name: file for part in sections if isinstance(part, Config) for name, file in part.files().items()}
+
+
+def _without_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
+    if twice is not None:
+        shown = list(twice) if isinstance(twice, tuple) else shortened(str(twice))
+        raise ValueError(f"{shown} is listed twice")
+    return values
+
+
+Unique = AfterValidator(_without_repeats)
+"""Of a field that is a list: no entry may be there twice. `seeds: Annotated[tuple[int, ...], Unique]`."""
 
 
 def _too_large(value: Any, path: str = "") -> tuple[str, float] | None:

@@ -281,7 +281,8 @@ def power_laws(
 def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, PowerLaw]:
     """Rows of `toytf.table.over_seeds` as curves: by the x of each, a column or a function of it, and its label."""
     found: dict[str, PowerLaw] = {}
-    for row in table.itertuples():
+    rows: Iterator[Any] = table.itertuples()
+    for row in rows:
         at = getattr(row, x) if isinstance(x, str) else x(row)
         spread, predicted = (None if np.isnan(value) else float(value) for value in (row.spread, row.theory))
         found.setdefault(label(row), PowerLaw()).add(float(at), float(row.value), spread, predicted)

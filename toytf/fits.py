@@ -53,7 +53,7 @@ def power_law(
     points: how many different x a fit needs.
     """
     for key, part in table.groupby(list(by), dropna=False, sort=False) if by else [((), table)]:
-        at = {factor: value for factor, value in zip(by, key, strict=True) if not _missing(value)}
+        at: dict[str, Any] = {factor: value for factor, value in zip(by, key, strict=True) if not _missing(value)}
         slope = log_slope(part[x].tolist(), part["value"].tolist())
         if slope is None or part[x].nunique() < points:
             continue

@@ -18,7 +18,7 @@ KINDS = ("ideal", "theory", "chance")
 SHORT = {
     "d": "d", "width": "m", "alpha": "a", "beta": "b", "n_tokens": "N", "n_heads": "H", "samples": "n", "contexts": "m",
 }  # fmt: skip
-"""How factors begin in flat names. Other numbers begin with the whole name of their factor, other words with nothing."""
+"""How factors begin in flat names. Of others, a number begins with the name of its factor, and a word with nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Group:
 
     def measurement(
         self,
-        value: float,
+        value: float | None,
         name: str = "",
         *,
         ideal: float | None = None,
@@ -63,9 +63,10 @@ class Group:
         theory: float | None = None,
         **at: Scalar | None,
     ) -> "Measurement":
-        """A measurement of this group; None among the factors is left out."""
+        """A measurement of this group; None among the factors is left out, and as value: there is none."""
         said = {factor: _plain(given) for factor, given in at.items() if given is not None}
-        return Measurement(Quantity(self, name, said), float(value), Reference(ideal, chance, theory))
+        number = None if value is None else float(value)
+        return Measurement(Quantity(self, name, said), number, Reference(ideal, chance, theory))
 
     @property
     def heading(self) -> str:
@@ -108,10 +109,13 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A value of a quantity, and what it can be read against."""
+    """A value of a quantity, and what it can be read against.
+
+    The value is None if what should have been measured did not come, such as a stage of learning, but has a reference.
+    """
 
     quantity: Quantity
-    value: float
+    value: float | None
     reference: Reference = Reference()
 
     @property
@@ -166,7 +170,8 @@ def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> d
     row: dict[str, float] = {}
     for measured in measurements:
         name = measured.flat
-        row[name] = measured.value
+        if measured.value is not None:
+            row[name] = measured.value
         for kind in KINDS if references else ():
             level = getattr(measured.reference, kind)
             if level is not None:

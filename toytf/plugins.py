@@ -1,7 +1,8 @@
 """Tasks, probes, experiments and benchmarks, found by entry point: the suite's own and a user's package alike.
 
-A plug-in is a config class. Its `kind` is the name of its entry point, its fields are what a YAML file may say, its
-`implementation` ("module:name") is imported only when it is built, so that listing and validating need no torch.
+A plug-in is a config class. Its `kind` (`experiment`, of an experiment) is its name, its fields are what a YAML file
+may say, its `implementation` ("module:name") is imported only when it is built, so that listing and validating need no
+torch. An entry point names one config class, or a module: then all that this module defines.
 """
 
 import importlib
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
@@ -68,8 +70,6 @@ class ProbeConfig(Plugin):
     """The roles a task must have for this probe to make sense."""
     reads_batch: ClassVar[bool] = True
     """Does what it measures depend on the sequences? If not, it is not repeated for every test."""
-    draws: ClassVar[bool] = True
-    """May it have a figure of its own? If not, it is not run again for the page."""
 
     def check_fits(self, task: TaskConfig) -> None:
         """Refuse a task that lacks a role this probe needs."""
@@ -82,8 +82,6 @@ class ExperimentConfig(Plugin):
     """What a config file runs."""
 
     experiment: str
-    figures: ClassVar[str] = ""
-    """Where the figures of a run's page come from, as "module:name"; called with the run, yields names and figures."""
 
     def needs(self) -> list[Need]:
         """The memory that the run takes, as far as it can be told before it is built."""
@@ -104,10 +102,23 @@ def plugins(group: str) -> dict[str, Any]:
         except (Exception, SystemExit) as error:  # a stranger's package must not take the suite down
             _leave_out(point, repr(error))
             continue
-        if group == "benchmarks" or (isinstance(plugin, type) and issubclass(plugin, Plugin)):
+        if isinstance(plugin, ModuleType) and group != "benchmarks":
+            found |= _defined_in(plugin)
+        elif group == "benchmarks" or (isinstance(plugin, type) and issubclass(plugin, Plugin)):
             found[point.name] = plugin
         else:
             _leave_out(point, "it is not a config class of toytf.plugins")
+    return dict(sorted(found.items()))
+
+
+def _defined_in(module: ModuleType) -> dict[str, type[Plugin]]:
+    """The config classes of a module that have a name of their own, by this name."""
+    found: dict[str, type[Plugin]] = {}
+    for cls in vars(module).values():
+        if isinstance(cls, type) and issubclass(cls, Plugin) and cls.__module__ == module.__name__:
+            tag = cls.model_fields.get("experiment" if issubclass(cls, ExperimentConfig) else "kind")
+            names = get_args(tag.annotation) if tag is not None and get_origin(tag.annotation) is Literal else ()
+            found |= dict.fromkeys(names, cls)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
 
-from toytf.measurement import Measurement, Reference
+from toytf.measurement import Measurement, Reference, as_row
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch, Task
 
@@ -32,7 +32,7 @@ class ProbeResult:
     @property
     def metrics(self) -> dict[str, float]:
         """Values by flat name."""
-        return {measured.flat: measured.value for measured in self.measurements}
+        return as_row(self.measurements, references=False)
 
     @property
     def references(self) -> dict[str, Reference]:

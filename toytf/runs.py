@@ -12,9 +12,11 @@ from toytf import config as configs
 from toytf.checksums import Checksums, read_bytes, sha256
 from toytf.errors import UserError, nearest
 from toytf.files import write_atomic
+from toytf.measurement import Quantity
 from toytf.plugins import ExperimentConfig, load_config, probe_config
-from toytf.rows import read_rows
-from toytf.summary import summarise
+from toytf.rows import COLUMNS, read_columns, read_rows
+from toytf.summary import by_seed, summarise
+from toytf.table import tidy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +98,7 @@ class Run:
         training = getattr(config, "train", None)
         at_start = steps == {0} and all("-step000000." in path.name for path in saved)
         if nothing or (at_start and training is not None and training.steps and not diverged):
-            names = ("config.yaml", checksums.NAME, "metrics.jsonl", "timing.json", *config.files())
+            names = ("config.yaml", checksums.NAME, "metrics.jsonl", COLUMNS, "timing.json", *config.files())
             for path in (*saved, *(self.directory / name for name in names)):
                 path.unlink(missing_ok=True)
             if self.checkpoints.is_dir():
@@ -133,6 +135,11 @@ class Run:
         return self.directory / "checkpoints"
 
     @property
+    def figures(self) -> Path:
+        """The folder of figures as plotly JSON."""
+        return self.directory / "figures"
+
+    @property
     def report_file(self) -> Path:
         """The page."""
         return self.directory / "report.html"
@@ -150,6 +157,21 @@ class Run:
         return pd.DataFrame(read_rows(self.metrics_file))
 
     @property
+    def columns(self) -> dict[str, Quantity]:
+        """What the metrics are about, by their flat names."""
+        return read_columns(self.directory)
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """Every value as a row: seed, step, group, name, metric, factors, value, ideal, theory and chance."""
+        return tidy(read_rows(self.metrics_file), self.columns)
+
+    @property
+    def seeds(self) -> "pd.DataFrame":
+        """One row per seed: every metric's last value, onsets and halfway steps."""
+        return by_seed(self.history, self.columns)
+
+    @property
     def summary(self) -> dict[str, float]:
         """Means over seeds, `<metric>/std` beside each when there are several; of what there is while a run goes on."""
         if self.finished:
@@ -157,7 +179,7 @@ class Run:
         history = self.history
         if history.empty:
             raise UserError(f"{self.directory}: nothing has been measured yet")
-        return summarise(history)
+        return summarise(history, self.columns)
 
     def _read_summary(self) -> dict[str, float]:
         try:
@@ -177,9 +199,32 @@ class Run:
 
     def finish(self) -> None:
         """Write the summary, last of all files: its presence means that the run is whole."""
-        content = _as_json(summarise(self.history))
+        content = _as_json(summarise(self.history, self.columns))
         Checksums(self.directory)[self.summary_file.name] = sha256(content)
         write_atomic(self.summary_file, content)
+
+    def write_figure(self, name: str, figure: Any) -> None:
+        """Write a figure as plotly JSON into figures/, unless it was kept there when it was measured."""
+        if Checksums(self.directory)[_figure_file(name)] is None:
+            self.figures.mkdir(exist_ok=True)
+            write_atomic(self.directory / _figure_file(name), figure.to_json().encode())
+
+    def keep_figure(self, name: str, figure: Any) -> None:
+        """Write a figure that cannot be drawn from rows alone, for `kept_figure`."""
+        content = figure.to_json().encode()
+        self.figures.mkdir(exist_ok=True)
+        write_atomic(self.directory / _figure_file(name), content)
+        Checksums(self.directory)[_figure_file(name)] = sha256(content)
+
+    def kept_figure(self, name: str) -> Any:
+        """A plotly figure that was kept; None if there is none of this name."""
+        known = Checksums(self.directory)
+        if known[_figure_file(name)] is None:
+            return None
+        known.check(_figure_file(name), "put it back from a copy, or start anew with another --out")
+        from plotly.io import from_json
+
+        return from_json(read_bytes(self.directory / _figure_file(name)).decode())
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Add to a time in timing.json: the parts of a run that was resumed sum up."""
@@ -239,6 +284,12 @@ class Run:
         same = self.task.token_names == self.task.output_names
         return HookedToyTransformer(self.model(step=step, seed=seed), outputs_are_tokens=same)
 
+    def has_ended(self, seed: int) -> bool:
+        """Has the training of a seed come to its last step?"""
+        from toytf.training.checkpoints import CheckpointStore
+
+        return bool(CheckpointStore(self.checkpoints, seed).latest() == self.config.train.steps)
+
     def batch(self, n: int, *, seed: int | None = None, test: str | None = None) -> "Batch":
         """Fresh sequences of the task, or of a test, from a stream that neither training nor evaluation uses."""
         from toytf.randomness import generator
@@ -280,6 +331,10 @@ class Run:
         if seed is not None and seed not in seeds:
             raise UserError(f"{self.directory}: no seed {seed} (there are: {', '.join(map(str, seeds))})")
         return int(seeds[0] if seed is None else seed)
+
+
+def _figure_file(name: str) -> str:
+    return f"figures/{name}.json"
 
 
 def _as_json(content: dict[str, Any]) -> bytes:

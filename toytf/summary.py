@@ -1,6 +1,10 @@
-"""The names of metrics, and from the rows of a run to its summary: last values, onsets, mean and spread over seeds."""
+"""From the rows of a run to its summary: last values, onsets, mean and spread over seeds."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from toytf.measurement import Group, Quantity, flat, quantity_of, reference_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -8,20 +12,38 @@ if TYPE_CHECKING:
 ONSET_ABOVE_CHANCE = 0.1
 HALFWAY = 0.5
 
-REFERENCES = ("ideal", "theory", "chance")
-"""What a metric can be read against: `ideal/<metric>` and so on."""
+ONSET = Group("onset", "Step of onset", "The first evaluation at which a recall is above chance + 0.1.", format="whole")
+HALFWAY_STEP = Group(
+    "halfway", "Step at half of the way to the ideal",
+    "The first evaluation at which an accuracy or loss has gone half of its way from the first one to the ideal.",
+    format="whole", place="full",
+)  # fmt: skip
 
 
-def on_test(name: str, test: str) -> str:
-    """The name of a metric on a test: `eval@clean/in_context_accuracy`, `ideal/eval@clean/in_context_accuracy`."""
-    first, _, rest = name.partition("/")
-    return f"{first}/{on_test(rest, test)}" if first in REFERENCES else f"{first}@{test}/{rest}"
+def moments(columns: Mapping[str, Quantity]) -> dict[str, tuple[str, Quantity]]:
+    """The steps that a summary adds, by flat name: the metric each is about, and what it is itself."""
+    found = {}
+    for name, about in columns.items():
+        if about.group.timed:
+            group = ONSET if about.group.timed == "onset" else HALFWAY_STEP
+            quantity = Quantity(replace(group, place="full") if about.is_variant else group, name)
+            found[flat(quantity)] = (name, quantity)
+    return found
 
 
-def by_seed(history: "pd.DataFrame") -> "pd.DataFrame":
-    """One row per seed: every metric's last value, `onset/<recall>` and `halfway/<accuracy or loss>`.
+def described(summary: Mapping[str, float], columns: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """What every metric of a summary is about, as far as it is known."""
+    steps = {name: quantity for name, (_, quantity) in moments(columns).items()}
+    order = [name for name in (*columns, *steps) if name in summary]
+    return {
+        name: columns.get(name) or steps.get(name) or quantity_of(name) for name in dict.fromkeys([*order, *summary])
+    }
 
-    The onset is the first evaluation at which a recall exceeds chance by 0.1; halfway is the first at which an accuracy
+
+def by_seed(history: "pd.DataFrame", columns: Mapping[str, Quantity]) -> "pd.DataFrame":
+    """One row per seed: every metric's last value, `onset/<metric>` and `halfway/<metric>` of groups that are timed.
+
+    The onset is the first evaluation at which a metric exceeds chance by 0.1; halfway is the first at which an accuracy
     or loss has gone half its way from the first evaluation to the ideal. A seed in which that never happens has none,
     and a run of no steps has neither.
     """
@@ -29,27 +51,28 @@ def by_seed(history: "pd.DataFrame") -> "pd.DataFrame":
 
     seeds = history.groupby("seed")
     last = seeds.last().drop(columns="step")
-    onsets = {}
-    for name in last.columns if history["step"].max() > 0 else ():
-        chance = f"chance/{name}"
-        if chance in last.columns and name.startswith("recall/"):
-            level = history["seed"].map(last[chance]) + ONSET_ABOVE_CHANCE
-            onsets[f"onset/{name}"] = history[history[name] > level].groupby("seed")["step"].min()
-        ideal = f"ideal/{name}"
-        if ideal in last.columns and name.startswith(("eval/", "eval@")):
-            start, goal = (history["seed"].map(values) for values in (seeds[name].first(), last[ideal]))
-            worse = start > goal if name.endswith("_loss") else start < goal
-            there = (history[name] - start) / (goal - start) >= HALFWAY
-            onsets[f"halfway/{name}"] = history[there & worse].groupby("seed")["step"].min()
-    return pd.concat([last, pd.DataFrame(onsets, index=last.index)], axis=1)
+    steps = {}
+    for moment, (name, quantity) in moments(columns).items() if history["step"].max() > 0 else ():
+        level = reference_name("chance" if quantity.group.name == ONSET.name else "ideal", name)
+        if name not in last.columns or level not in last.columns:
+            continue
+        goal = history["seed"].map(last[level])
+        if quantity.group.name == ONSET.name:
+            there = history[name] > goal + ONSET_ABOVE_CHANCE
+        else:
+            start = history["seed"].map(seeds[name].first())
+            worse = start > goal if columns[name].at.get("quantity") == "loss" else start < goal
+            there = ((history[name] - start) / (goal - start) >= HALFWAY) & worse
+        steps[moment] = history[there].groupby("seed")["step"].min()
+    return pd.concat([last, pd.DataFrame(steps, index=last.index)], axis=1)
 
 
-def summarise(history: "pd.DataFrame") -> dict[str, float]:
+def summarise(history: "pd.DataFrame", columns: Mapping[str, Quantity]) -> dict[str, float]:
     """Means over seeds, and with several seeds the standard deviation as `<metric>/std`.
 
     A metric that some seed lacks is left out: a mean over those that happened to have it would mislead.
     """
-    seeds = by_seed(history).dropna(axis=1)
+    seeds = by_seed(history, columns).dropna(axis=1)
     summary = {str(name): float(seeds[name].mean()) for name in seeds.columns}
     if len(seeds) > 1:
         summary |= {f"{name}/std": float(seeds[name].std(ddof=1)) for name in seeds.columns}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, TypeAdapter, model_validator
 
 from toytf.compose import overlay
-from toytf.config import validate
+from toytf.config import Unique, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.footprint import Need
 from toytf.models.config import ModelConfig
@@ -18,19 +18,13 @@ from toytf.training.footprint import training_needs
 class SeededConfig(ExperimentConfig):
     """An experiment that is done once per seed."""
 
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: Annotated[tuple[int, ...], Unique] = Field(default=(0,), min_length=1)
     """The experiment is done with each; the summary has their mean and standard deviation."""
     device: str = "auto"
     """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 2
     """CPU threads; part of the config because sums, and so the last bits, depend on it."""
     logging: LoggingConfig = LoggingConfig()
-
-    @model_validator(mode="after")
-    def _seeds_differ(self) -> Self:
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: {max(self.seeds, key=self.seeds.count)} is listed twice")
-        return self
 
     def settled(self) -> Self:
         """With `device: auto` replaced by the device that it means here."""
@@ -42,8 +36,7 @@ class SeededConfig(ExperimentConfig):
 class TrainExperimentConfig(SeededConfig):
     """Train a model on a task, once per seed, and probe it on the way."""
 
-    implementation: ClassVar[str] = "toytf.experiments.train:run_training"
-    figures: ClassVar[str] = "toytf.report.training:training_figures"
+    implementation: ClassVar[str] = "toytf.experiments.train:Training"
 
     experiment: Literal["train"]
     task: AnyTask

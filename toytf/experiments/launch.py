@@ -49,6 +49,7 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force
     with _undisturbed():
         work = implementation(config)  # imports torch and all else that takes long
     config = config.settled()
+    experiment = work(config)
     if resume and Run(directory).finished and Run(directory).config_file.exists():
         return Run.start(directory, config, resume=True)
     if not force:
@@ -58,7 +59,7 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force
         started = Run.start(directory, config, resume=resume)
         if not started.finished:
             try:
-                work(config, started)
+                experiment.run(started)
             except Exception as error:
                 if is_new and not isinstance(error, Interrupted):
                     started.discard_unless_begun(config, diverged=isinstance(error, RunFailed))

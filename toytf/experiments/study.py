@@ -16,10 +16,11 @@ factors of the grid; one that is None is left out of it.
             yield STORED.measurement(search(case.rule, case.d, seed), theory=theory.capacity(case.d, case.d))
 """
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from toytf.errors import Interrupted, UserError
@@ -75,6 +76,8 @@ class Study(Experiment, Generic[C]):
 
     last_step: int = 0
     """The step of the row with which a case is done."""
+    table: "pd.DataFrame"
+    """While it concludes: the last value of every metric in every seed."""
 
     @property
     def plain(self) -> Mapping[str, Scalar]:
@@ -82,15 +85,15 @@ class Study(Experiment, Generic[C]):
         return {}
 
     def conclude(self, table: "pd.DataFrame") -> Iterable[Measurement]:
-        """What the cases together say, such as fits, from the tidy table of one seed."""
+        """What the cases together say, such as fits, from the tidy table of one seed; `self.table` has all seeds."""
         return ()
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Every group against the first factor with several numbers, one curve for each value of the others."""
         from toytf.figures import group_figures
 
-        case = next(iter(self.cases()))
-        yield from group_figures(run.table, run.columns, [part.name for part in fields(case)])
+        varied = dict.fromkeys(factor for case in self.cases() for factor in factors(case))
+        yield from group_figures(run.table, run.columns, list(varied))
 
     def run(self, run: Run) -> None:
         """Measure what is not measured yet, conclude, then write summary and page."""
@@ -132,12 +135,13 @@ class Study(Experiment, Generic[C]):
             measured = []
             for one in found:
                 if isinstance(one, Measurement):
-                    measured.append(one.placed(at, self._unsaid(at)))
+                    measured.append(_if_a_number(one.placed(at, self._unsaid(at))))
                 elif seed == self.config.seeds[0]:
                     run.keep_figure(one.name, one.draw())
-            row: Row = {"seed": seed, "step": step, **as_row(measured)}
+            references = step == self.last_step
+            row: Row = {"seed": seed, "step": step, **as_row(measured, references=references)}
             if _identity(row) not in written:
-                metrics.record(seed, step, measured)
+                metrics.record(seed, step, measured, references=references)
 
     def _is_done(self, at: Mapping[str, Scalar], metrics: MetricsFile, seed: int) -> bool:
         """Is there a row of the last step about this case?"""
@@ -151,10 +155,11 @@ class Study(Experiment, Generic[C]):
         return tuple(factor for factor, value in self.plain.items() if at.get(factor) == value)
 
     def _conclude(self, metrics: MetricsFile) -> None:
+        self.table = last_of_each(tidy(metrics.rows, metrics.columns))
         for seed in self.config.seeds:
             known = {name for row in metrics.of(seed) for name in row}
-            table = last_of_each(tidy(metrics.of(seed), metrics.columns))
-            new = [measured for measured in self.conclude(table) if measured.flat not in known]
+            found = map(_if_a_number, self.conclude(self.table[self.table["seed"] == seed]))
+            new = [measured for measured in found if not as_row([measured]).keys() <= known]
             if new:
                 metrics.record(seed, 0, new)
 
@@ -170,6 +175,11 @@ class Study(Experiment, Generic[C]):
                 for step in sorted(by_step)[:-1]:
                     mirror.log(by_step[step])
                 mirror.log({**last, "step": max(by_step)})
+
+
+def _if_a_number(measured: Measurement) -> Measurement:
+    """What is not a number did not come."""
+    return replace(measured, value=None) if measured.value is not None and math.isnan(measured.value) else measured
 
 
 def _identity(row: Row) -> tuple[float, float, frozenset[str]]:

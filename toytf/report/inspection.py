@@ -10,10 +10,10 @@ from typing import Any
 
 from toytf.errors import UserError, one_line, reason
 from toytf.files import write_atomic
+from toytf.measurement import as_row
 from toytf.report.page import render, run_figures
 from toytf.report.terminal import print_table
 from toytf.runs import Run
-from toytf.training.evaluate import reference_metrics
 
 
 def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> None:
@@ -49,7 +49,7 @@ def print_probes(
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
     for name in kinds:
         result = run.probe(name, step=step, seed=seed, test=test)
-        print_table({**result.metrics, **reference_metrics(result.references, result.metrics)})
+        print_table(as_row(result.measurements), {found.flat: found.quantity for found in result.measurements})
         for metric, pairs in result.failures.items():
             if pairs:
                 print(f"worst of {metric}: " + "; ".join(map(one_line, pairs)))  # noqa: T201

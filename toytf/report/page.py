@@ -18,10 +18,8 @@ MAP = "attention_layer"
 def write_report(run: "Run") -> None:
     """Write report.html into the run directory, and each figure as plotly JSON into figures/."""
     figures = run_figures(run)
-    folder = run.directory / "figures"
-    folder.mkdir(exist_ok=True)
     for name, figure in figures.items():
-        write_atomic(folder / f"{name}.json", figure.to_json().encode())
+        run.write_figure(name, figure)
     write_atomic(run.report_file, render([(run, figures)]).encode())
 
 
@@ -33,8 +31,8 @@ def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
         {
             "name": run.name,
             "config": dump(run.config),
-            "table": summary_table(run.summary, variants=False),
-            "full_table": summary_table(run.summary),
+            "table": summary_table(run.summary, run.columns, variants=False),
+            "full_table": summary_table(run.summary, run.columns),
             "columns": columns(run.summary),
             "curves": [_html(figure) for name, figure in figures.items() if not name.startswith(MAP)],
             "maps": [_html(figure) for name, figure in figures.items() if name.startswith(MAP)],
@@ -60,6 +58,6 @@ def template(name: str) -> "Template":
 
 def run_figures(run: "Run") -> dict[str, Any]:
     """The figures of a run by name, as its experiment draws them."""
-    from toytf.plugins import imported
+    from toytf.plugins import implementation
 
-    return dict(imported(run.config.figures)(run)) if run.config.figures else {}
+    return dict(implementation(run.config)(run.config).figures(run))

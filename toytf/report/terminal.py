@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 
 from toytf.errors import one_line
+from toytf.measurement import Quantity
 from toytf.report.table import columns, summary_table
 
 EVERY = 10.0
@@ -136,14 +137,17 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
-def print_table(summary: Mapping[str, float]) -> None:
-    """Measured and what it can be read against, group by group; variants of a metric are left to the page."""
+def print_table(summary: Mapping[str, float], known: Mapping[str, Quantity]) -> None:
+    """Measured and what it can be read against, group by group; variants of a metric are left to the page.
+
+    known: what the metrics are about.
+    """
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     for column in ("", "measured", *columns(summary)):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for title, rows in summary_table(summary, variants=False).items():
-        table.add_row(f"[bold]{escape(one_line(title))}[/bold]")
-        for row in rows:
+    for section in summary_table(summary, known, variants=False):
+        table.add_row(f"[bold]{escape(one_line(section.heading))}[/bold]")
+        for row in section.rows:
             name, *values = row.cells()
             table.add_row(f"  {escape(one_line(name))}", *values)
     wide_console().print(table)

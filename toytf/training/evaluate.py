@@ -1,16 +1,16 @@
 """Loss and accuracy by role, and the probes, on a held-out batch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from toytf.measurement import Measurement, Quantity, Reference
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, sharing
-from toytf.summary import REFERENCES
-from toytf.task import Answers, Batch, Reference, Task
+from toytf.probe import Probe, ProbeResult, sharing
+from toytf.task import EVAL, Answers, Batch, Task
 from toytf.training.chunks import chunk_size, chunks
 
 Forward = Callable[[ToyTransformer, Tensor, int], Tensor]
@@ -18,6 +18,8 @@ Forward = Callable[[ToyTransformer, Tensor, int], Tensor]
 
 LOGITS = 2**20
 """Logits that losses and accuracies are taken of at a time on a CPU (4 MB)."""
+
+NOTHING = Reference()
 
 
 def plain_forward(model: ToyTransformer, tokens: Int[Tensor, "b t"], last: int) -> Float[Tensor, "b last output"]:
@@ -63,10 +65,11 @@ def role_metrics(
     batch: Batch,
     forward: Forward = fast_forward,
     task: Task | None = None,
-) -> dict[str, float]:
-    """`eval/<role>_loss` and `eval/<role>_accuracy` for the roles that occur in the batch.
+) -> list[Measurement]:
+    """Loss and accuracy of the roles that occur in the batch.
 
-    task: says what counts as right in each role; by default, that the target is the likeliest output.
+    task: says what counts as right in each role, and what it can be read against; by default, the target must be the
+    likeliest output.
     """
     size = chunk_size(model, batch.last)
     if size is not None:
@@ -75,12 +78,15 @@ def role_metrics(
     for part in chunks(batch, size):
         totals += _by_role(forward(model, part.tokens, part.last), part, task)
     means = totals / totals[:, 2:].clamp(min=1)
-    metrics: dict[str, float] = {}
-    for name, (loss, accuracy, occurs) in zip(batch.roles, means.tolist(), strict=True):
-        if occurs:
-            metrics[f"eval/{name}_loss"] = loss
-            metrics[f"eval/{name}_accuracy"] = accuracy
-    return metrics
+    known = {} if task is None else task.references()
+    return [
+        Measurement(
+            Quantity(EVAL, at={"role": role, "quantity": quantity}), value, known.get((role, quantity), NOTHING)
+        )
+        for role, (loss, accuracy, occurs) in zip(batch.roles, means.tolist(), strict=True)
+        for quantity, value in (("loss", loss), ("accuracy", accuracy))
+        if occurs
+    ]
 
 
 def _by_role(logits: Float[Tensor, "b t output"], batch: Batch, task: Task | None) -> Float[Tensor, "role 3"]:
@@ -123,27 +129,9 @@ def _logits(model: ToyTransformer, batch: Batch) -> Float[Tensor, "b t output"]:
 
 def measure(
     model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch, forward: Forward = fast_forward
-) -> tuple[dict[str, float], dict[str, Reference]]:
-    """All metrics of a model on a batch, and what each can be read against; probes share what they compute."""
-    metrics = role_metrics(model, batch, forward, task) | {
-        f"data/{name}": value for name, value in task.statistics(batch).items()
-    }
-    references = dict(task.references())
+) -> tuple[list[Measurement], dict[str, ProbeResult]]:
+    """All measurements of a model on a batch, and what each probe found; probes share what they compute."""
     with sharing():
-        for probe in probes:
-            result = probe(model, task, batch)
-            metrics |= result.metrics
-            references |= result.references
-    return metrics, references
-
-
-def reference_metrics(references: Mapping[str, Reference], measured: Iterable[str]) -> dict[str, float]:
-    """`ideal/<metric>`, `chance/<metric>` and `theory/<metric>` of what was measured."""
-    levels: dict[str, float] = {}
-    for name in measured:
-        reference = references.get(name, Reference())
-        for kind in REFERENCES:
-            level = getattr(reference, kind)
-            if level is not None:
-                levels[f"{kind}/{name}"] = level
-    return levels
+        results = {probe.config.kind: probe(model, task, batch) for probe in probes}
+    measured = [*role_metrics(model, batch, forward, task), *task.statistics(batch)]
+    return [*measured, *(found for result in results.values() for found in result.measurements)], results

@@ -1,10 +1,19 @@
 """Which parameters train at which step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+
+from torch import nn
 
 from toytf.errors import UserError, nearest
 from toytf.models.config import ModelConfig
+
+
+def freeze(config: ModelConfig, parameters: Mapping[str, nn.Parameter], step: int) -> None:
+    """Let those parameters have gradients that the update after `step` steps changes, and no others."""
+    trainable = trainable_at(config, parameters, step)
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in trainable)
 
 
 def trainable_at(config: ModelConfig, names: Iterable[str], step: int) -> set[str]:

@@ -1,27 +1,41 @@
-"""What the loop trains: it samples, gives a loss, measures itself, and can be saved.
+"""What the loop trains: it gives gradients, measures itself, and can be saved.
 
 The loop knows only these methods. `SeedLearner` is one seed; several seeds stacked into one
 tensor program can stand in its place: parameters with a leading seed axis, one loss and one row per seed.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from toytf.measurement import Group, Measurement
 from toytf.models.config import ModelConfig
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe
+from toytf.probe import Probe, ProbeResult
 from toytf.randomness import generator
-from toytf.rows import Row
-from toytf.summary import on_test
 from toytf.task import Batch, Task
-from toytf.training.chunks import chunk_size, chunks, sum_over
+from toytf.training.chunks import chunk_size, chunks
 from toytf.training.config import SgdConfig, TrainConfig
-from toytf.training.evaluate import Forward, measure, plain_forward, reference_metrics, token_loss
+from toytf.training.evaluate import Forward, measure, plain_forward, token_loss
+
+NORM = Group("norm", "Frobenius norms of the weights", place="log")
+GRAD_NORM = Group("grad_norm", "Frobenius norms of the gradients", place="log")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured of one seed, whether what it can be read against is written with it, and what probes found."""
+
+    seed: int
+    measurements: Sequence[Measurement]
+    references: bool
+    results: Mapping[tuple[str, str], ProbeResult]
+    """By the kind of the probe and the test, which is empty for the task itself."""
 
 
 class Learner(ABC):
@@ -33,16 +47,15 @@ class Learner(ABC):
     n_seeds: int
 
     @abstractmethod
-    def sample(self, step: int) -> Batch:
-        """The training batch of a step."""
+    def backward(self, step: int) -> Float[Tensor, "seed"]:
+        """Accumulate the gradients of a step, and return the loss of every seed; nothing here waits for the device.
+
+        The sum of the losses is what is minimised, since no seed's loss depends on another's weights.
+        """
 
     @abstractmethod
-    def loss(self, batch: Batch) -> Float[Tensor, "seed"]:
-        """The loss of every seed; their sum is what is minimised, since no seed's loss depends on another's weights."""
-
-    @abstractmethod
-    def evaluate(self, step: int) -> list[Row]:
-        """One row of metrics per seed, on fresh held-out sequences; the first and last hold the references too."""
+    def evaluate(self, step: int) -> list[Evaluation]:
+        """One evaluation per seed, on fresh held-out sequences."""
 
 
 class SeedLearner(Learner):
@@ -70,49 +83,51 @@ class SeedLearner(Learner):
         """The training batch of a step: a stream of its own, so that it needs no state."""
         return self.task.sample(self.config.batch_size, generator(self.seed, "train", step, device=self.task.device))
 
-    def loss(self, batch: Batch) -> Float[Tensor, "seed"]:
-        """Mean cross-entropy over the positions of the chosen role."""
+    def backward(self, step: int) -> Float[Tensor, "seed"]:
+        """Mean cross-entropy over the positions of the chosen role, chunk by chunk."""
+        batch = self.sample(step)
         n = batch.roles[self.config.loss].sum().clamp(min=1)
-
-        def share(part: Batch) -> Float[Tensor, ""]:
+        total = torch.zeros((), device=self.task.device)
+        for part in chunks(batch, self.config.chunk or chunk_size(self.model, batch.last)):
             answers = self.task.answers(self.config.loss, part)
             losses = token_loss(self.forward(self.model, part.tokens, part.last), part, answers)
-            return (losses * part.roles[self.config.loss]).sum() / n
+            loss = (losses * part.roles[self.config.loss]).sum() / n
+            loss.backward()  # type: ignore[no-untyped-call]
+            total = total + loss.detach()
+        return total[None]
 
-        trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        size = self.config.chunk or chunk_size(self.model, batch.last)
-        return sum_over(list(chunks(batch, size)), share, trained)[None]
-
-    def evaluate(self, step: int) -> list[Row]:
+    def evaluate(self, step: int) -> list[Evaluation]:
         """Loss and accuracy by role, every probe that is due, the same on every test, and norms of what is trained."""
         due = [probe for probe in self.probes if step == self.config.steps or probe.at_every_evaluation(self.task)]
         references = step in (0, self.config.steps)
-        metrics = self._measure(self.task, due, step, references=references)
+        measured, results = self._measure(self.task, due, step, floors=references)
+        found = {(kind, ""): result for kind, result in results.items()}
         reading = [probe for probe in due if probe.config.reads_batch]
         for test, task in self.tests.items():
-            found = self._measure(task, reading, step, references=references)
-            metrics |= {on_test(name, test): value for name, value in found.items()}
-        return [{"seed": self.seed, "step": step, **metrics, **self._norms()}]
+            on_test, results = self._measure(task, reading, step, floors=references)
+            measured += [one.on_test(test) for one in on_test]
+            found |= {(kind, test): result for kind, result in results.items()}
+        return [Evaluation(self.seed, [*measured, *self._norms()], references, found)]
 
-    def _measure(self, task: Task, probes: Iterable[Probe], step: int, *, references: bool) -> dict[str, float]:
+    def _measure(
+        self, task: Task, probes: Iterable[Probe], step: int, *, floors: bool
+    ) -> tuple[list[Measurement], dict[str, ProbeResult]]:
         stream = generator(self.seed, "evaluation", step, device=task.device)
         batch = task.sample(self.config.evaluation.sequences, stream)
-        metrics, levels = measure(self.model, task, probes, batch, self.forward)
-        if references:
-            metrics |= reference_metrics(levels, list(metrics))
-            metrics |= {f"floor/{name}": value for name, value in task.floors().items()}
-        return metrics
+        measured, results = measure(self.model, task, probes, batch, self.forward)
+        return [*measured, *(task.floors() if floors else ())], results
 
     @torch.no_grad()
-    def _norms(self) -> dict[str, float]:
+    def _norms(self) -> list[Measurement]:
         """Frobenius norms of the trained parameters and of their last gradient."""
-        found: dict[str, Tensor] = {}
+        found: list[tuple[Group, str, Tensor]] = []
         for name, parameter in self.parameters.items():
             if parameter.requires_grad:
-                found[f"norm/{name}"] = parameter.norm()
+                found.append((NORM, name, parameter.norm()))
                 if parameter.grad is not None:
-                    found[f"grad_norm/{name}"] = parameter.grad.norm()
-        return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True)) if found else {}
+                    found.append((GRAD_NORM, name, parameter.grad.norm()))
+        values = torch.stack([norm for _, _, norm in found]).tolist() if found else []
+        return [group.measurement(norm, name) for (group, name, _), norm in zip(found, values, strict=True)]
 
 
 def build_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -1,37 +1,71 @@
 """The training loop: steps, evaluations, checkpoints, and every way a training can end."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from toytf.errors import Interrupted, RunFailed, UserError
+from toytf.measurement import Group, as_row
 from toytf.rows import MetricsFile, Row
+from toytf.stopping import stop_asked
 from toytf.training.checkpoints import CheckpointStore, Progress
 from toytf.training.config import TrainConfig
-from toytf.training.freezing import trainable_at, trainable_ever
-from toytf.training.learner import Learner, build_optimizer
+from toytf.training.freezing import freeze, trainable_ever
+from toytf.training.learner import Evaluation, Learner, build_optimizer
+from toytf.updates import updates
+
+TRAIN = Group("train", "Training", place="log")
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What looks on while a training runs: told of every step, evaluation and row, asked whether to stop."""
+    """What looks on while a training runs: told of every step, evaluation and row, and of what probes found at last."""
 
-    stepped: Callable[[int], None]
-    measured: Sequence[Callable[[Row], None]]
-    stopping: Callable[[], bool]
+    stepped: Callable[[int], None] = lambda step: None
+    measured: Sequence[Callable[[Row], None]] = ()
     evaluating: Callable[[], None] = lambda: None
+    ended: Callable[[Evaluation], None] = lambda evaluation: None
 
 
-def training_step(learner: Learner, optimizer: torch.optim.Optimizer, step: int, loss_sum: Tensor) -> None:
-    """One update; adds the loss of every seed to `loss_sum` on the device. Nothing here waits for the device."""
-    optimizer.zero_grad(set_to_none=True)
-    losses = learner.loss(learner.sample(step))
-    losses.sum().backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    loss_sum += losses.detach()
+class Trainer:
+    """A training that goes on step by step. Freezing, the optimiser and the sum of the losses are its business."""
+
+    def __init__(self, learner: Learner, config: TrainConfig) -> None:
+        self.learner, self.config = learner, config
+        ever = trainable_ever(learner.model_config, learner.parameters, config.steps) or set(learner.parameters)
+        self.optimizer = build_optimizer(config, [p for name, p in learner.parameters.items() if name in ever])
+        device = next(iter(learner.parameters.values())).device
+        self.go_on_from(Progress(0, 0, torch.zeros(learner.n_seeds, device=device), 0))
+
+    def go_on_from(self, progress: Progress) -> None:
+        """Stand where a training stood that had come so far; weights and optimiser are put back by the checkpoint."""
+        self.step, self.loss_sum, self.loss_count = progress.step, progress.loss_sum, progress.loss_count
+        self._freeze()
+
+    def steps(self) -> Iterator[int]:
+        """Take the updates that are left, one by one; after each, how many there are."""
+        for step, losses in updates(self.optimizer, self._backward, self.config.steps, self.step):
+            self.step = step
+            self.loss_sum += losses
+            self.loss_count += 1
+            yield step
+
+    def take_losses(self) -> list[float | None]:
+        """The mean loss of every seed since the last call; None before any step."""
+        means = [total / self.loss_count if self.loss_count else None for total in self.loss_sum.tolist()]
+        self.loss_sum, self.loss_count = torch.zeros_like(self.loss_sum), 0
+        return means
+
+    def _backward(self, step: int) -> Tensor:
+        if step in self.learner.model_config.unfreeze:
+            self._freeze()
+        return self.learner.backward(step)
+
+    def _freeze(self) -> None:
+        freeze(self.learner.model_config, self.learner.parameters, self.step)
 
 
 def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics: MetricsFile, watch: Watch) -> None:
@@ -40,54 +74,46 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
     The state after a step depends only on config and seed, so a run that was stopped anywhere and resumed leaves the
     same metrics and weights as one that was not.
     """
-    names = tuple(learner.parameters)
-    ever = trainable_ever(learner.model_config, names, config.steps)
-    optimizer = build_optimizer(config, [p for name, p in learner.parameters.items() if name in (ever or names)])
-
+    trainer = Trainer(learner, config)
     latest = store.latest(config.steps)
-    if latest is None:
-        device = next(iter(learner.parameters.values())).device
-        at = Progress(0, 0, torch.zeros(learner.n_seeds, device=device), 0)
-    else:
-        at = store.restore(latest, learner.parameters, optimizer)
+    if latest is not None:
+        at = store.restore(latest, learner.parameters, trainer.optimizer)
         check_rows(metrics, store, at.step, at.rows)
         store.drop_halves(at.step)
+        trainer.go_on_from(at)
     metrics.forget(store.seed, after=-1 if latest is None else latest)
-    watch.stepped(at.step)
+    watch.stepped(trainer.step)
 
     def save() -> None:
-        _check_finite(learner, store, at.step)
-        store.save(learner.parameters, optimizer, replace(at, rows=len(metrics.of(store.seed))))
+        _check_finite(learner, store, trainer.step)
+        rows = len(metrics.of(store.seed))
+        progress = Progress(trainer.step, rows, trainer.loss_sum, trainer.loss_count)
+        store.save(learner.parameters, trainer.optimizer, progress)
 
     def evaluate() -> None:
-        nonlocal at
         watch.evaluating()
-        for row, loss_sum in zip(learner.evaluate(at.step), at.loss_sum.tolist(), strict=True):
-            full = {**row, "train/loss": loss_sum / at.loss_count} if at.loss_count else row
-            if not all(math.isfinite(value) for value in full.values()):
-                raise _diverged(store, at.step)
-            metrics.append(full)
+        for found, loss in zip(learner.evaluate(trainer.step), trainer.take_losses(), strict=True):
+            measured = [*found.measurements, *([] if loss is None else [TRAIN.measurement(loss, "loss")])]
+            if not all(math.isfinite(value) for value in as_row(measured, references=found.references).values()):
+                raise _diverged(store, trainer.step)
+            if trainer.step == config.steps:
+                watch.ended(found)
+            row = metrics.record(found.seed, trainer.step, measured, references=found.references)
             for tell in watch.measured:
-                tell(full)
-        at = replace(at, loss_sum=torch.zeros_like(at.loss_sum), loss_count=0)
+                tell(row)
 
     if latest is None:
-        _set_trainable(learner, names, 0)
         evaluate()
         save()
-    while at.step < config.steps:
-        if at.step in (0, latest, *learner.model_config.unfreeze):
-            _set_trainable(learner, names, at.step)
-        training_step(learner, optimizer, at.step, at.loss_sum)
-        at = replace(at, step=at.step + 1, loss_count=at.loss_count + 1)
-        watch.stepped(at.step)
-        ended, stopping = at.step == config.steps, watch.stopping()
-        if at.step % config.evaluation.every == 0 or ended:
+    for step in trainer.steps():
+        watch.stepped(step)
+        ended, stopping = step == config.steps, stop_asked()
+        if step % config.evaluation.every == 0 or ended:
             evaluate()
-        if config.checkpoints.due(at.step) or ended or stopping:
+        if config.checkpoints.due(step) or ended or stopping:
             save()
         if stopping and not ended:
-            raise Interrupted(f"stopped at step {at.step} of {config.steps}, saved")
+            raise Interrupted(f"stopped at step {step} of {config.steps}, saved")
 
 
 def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected: int) -> None:
@@ -99,12 +125,6 @@ def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected
             f"{expected}: put the file back, or remove {store.directory}/seed{store.seed}-*, and with --resume this "
             "seed is trained anew"
         )
-
-
-def _set_trainable(learner: Learner, names: tuple[str, ...], step: int) -> None:
-    trainable = trainable_at(learner.model_config, names, step)
-    for name, parameter in learner.parameters.items():
-        parameter.requires_grad_(name in trainable)
 
 
 def _check_finite(learner: Learner, store: CheckpointStore, step: int) -> None:
