@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from toytf.task import Batch, Reference
+from toytf.measurement import Measurement, Reference
+from toytf.task import FLOOR, Batch
 
 
 def most_frequent_so_far(tokens: Int[Tensor, "batch position"], n_tokens: int) -> Int[Tensor, "batch position"]:
@@ -20,19 +21,21 @@ def most_frequent_so_far(tokens: Int[Tensor, "batch position"], n_tokens: int) -
     return torch.stack(modes, dim=1)
 
 
-def heuristic_accuracies(batch: Batch, n_tokens: int) -> dict[str, float]:
+def heuristic_floors(batch: Batch, n_tokens: int) -> list[Measurement]:
     """Accuracy of the trivial heuristics on the positions that induction should solve."""
     repeat, frequent = batch.tokens, most_frequent_so_far(batch.tokens, n_tokens)
-    guesses = {
-        "in_context_accuracy/repeat": ("in_context", repeat),  # on untrapped sequences a repeat is never right
-        "in_context_accuracy/most_frequent": ("in_context", frequent),
-        "untrapped_accuracy/most_frequent": ("untrapped", frequent),
-    }
-    return {
-        name: float((guess == batch.targets)[batch.roles[role]].float().mean())
-        for name, (role, guess) in guesses.items()
-        if batch.roles[role].any()
-    }
+    guesses = (
+        ("in_context", "repeat", repeat),  # on untrapped sequences a repeat is never right
+        ("in_context", "most_frequent", frequent),
+        ("untrapped", "most_frequent", frequent),
+    )
+    floors = []
+    for role, heuristic, guess in guesses:
+        asked = batch.roles[role]
+        if asked.any():
+            accuracy = float((guess == batch.targets)[asked].float().mean())
+            floors.append(FLOOR.measurement(accuracy, role=role, quantity="accuracy", heuristic=heuristic))
+    return floors
 
 
 def _followed_by_another(batch: Batch, token: int) -> Bool[Tensor, "batch position"]:
@@ -47,7 +50,7 @@ def optimal_levels(
     bigram: Float[Tensor, "token token"],
     output_law: Float[Tensor, "token token"],
     noise: tuple[float, int] | None = None,
-) -> dict[str, Reference]:
+) -> dict[tuple[str, str], Reference]:
     """The best loss and accuracy by role, knowing the triggers: copy, else the output law, else the bigram law.
 
     Averaged over the positions of a sample; chance is a uniform guess. With noise (α, τ), an output is known once the
@@ -65,9 +68,9 @@ def optimal_levels(
     loss = torch.special.entr(law).sum(-1).masked_fill(known, float(torch.special.entr(copying).sum()))
     accuracy = law.amax(-1).masked_fill(known, float(copying.max()))
     n = len(bigram)
-    levels: dict[str, Reference] = {}
+    levels: dict[tuple[str, str], Reference] = {}
     for role, mask in batch.roles.items():
         if mask.any():
-            levels[f"eval/{role}_loss"] = Reference(float(loss[mask].mean()), math.log(n))
-            levels[f"eval/{role}_accuracy"] = Reference(float(accuracy[mask].mean()), 1 / n)
+            levels[role, "loss"] = Reference(float(loss[mask].mean()), math.log(n))
+            levels[role, "accuracy"] = Reference(float(accuracy[mask].mean()), 1 / n)
     return levels

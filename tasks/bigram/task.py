@@ -32,13 +32,14 @@ from torch import Tensor
 from tasks.alias import AliasTable
 from tasks.bigram.config import EXTRA, BigramConfig
 from tasks.bigram.corpus import BigramTable, load_table
-from tasks.bigram.floors import heuristic_accuracies, optimal_levels
+from tasks.bigram.floors import heuristic_floors, optimal_levels
 from tasks.bigram.memories import bigram_memories
 from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
+from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator as stream
-from toytf.task import Batch, Memory, Reference, Task
+from toytf.task import DATA, FLOOR, Batch, Memory, Task
 
 _VISIBLE = {" ": "␠", "\n": "⏎", "\t": "⇥"}
 
@@ -142,28 +143,30 @@ class BigramTask(Task):
         return self.sample(1024, stream(0, "survey", device=self.device))
 
     @cached_property
-    def _levels(self) -> Mapping[str, Reference]:
+    def _levels(self) -> Mapping[tuple[str, str], Reference]:
         return optimal_levels(self.survey, self.bigram, self.output_law, self.noise)
 
-    def references(self) -> Mapping[str, Reference]:
+    def references(self) -> Mapping[tuple[str, str], Reference]:
         """Optimal and chance accuracy and loss by role."""
         return self._levels
 
-    def floors(self) -> Mapping[str, float]:
+    def floors(self) -> list[Measurement]:
         """Accuracy of repeating and of the most frequent token so far; entropy of the bigrams at global positions."""
-        floors = heuristic_accuracies(self.survey, len(self.token_names))
-        best = self._levels.get("eval/global_loss", Reference()).ideal
-        return floors if best is None else {**floors, "global_loss/bigram_entropy": best}
+        floors = heuristic_floors(self.survey, len(self.token_names))
+        best = self._levels.get(("global", "loss"), Reference()).ideal
+        if best is not None:
+            floors.append(FLOOR.measurement(best, role="global", quantity="loss", heuristic="bigram_entropy"))
+        return floors
 
-    def statistics(self, batch: Batch) -> Mapping[str, float]:
+    def statistics(self, batch: Batch) -> list[Measurement]:
         """How often a trigger is followed by itself, which positions are scored, and which sequences are trapped."""
         trigger = batch.roles["trigger"]
         repeats = (batch.tokens == batch.targets) & trigger
-        return {
-            "repeat_fraction": float(repeats.sum() / trigger.sum().clamp(min=1)),
-            "in_context_fraction": float(batch.roles["in_context"].float().mean()),
-            "trapped_fraction": float(batch.latents["trapped"].float().mean()),
-        }
+        return [
+            DATA.measurement(float(repeats.sum() / trigger.sum().clamp(min=1)), "repeat_fraction"),
+            DATA.measurement(float(batch.roles["in_context"].float().mean()), "in_context_fraction"),
+            DATA.measurement(float(batch.latents["trapped"].float().mean()), "trapped_fraction"),
+        ]
 
     def rivals(self, batch: Batch) -> Mapping[str, Int[Tensor, "batch position"]]:
         """The noise token, if there is one."""

@@ -353,27 +353,29 @@ def test_the_most_frequent_token_so_far_is_one_that_occurs_most():
 
 def test_the_best_levels_are_those_of_copying_the_output_law_and_the_bigrams():
     references = make().references()
-    assert references["eval/in_context_accuracy"].ideal == 1
-    assert references["eval/in_context_loss"].ideal == 0
-    assert references["eval/first_seen_loss"].ideal == pytest.approx(math.log(N), abs=1e-5)
-    assert references["eval/first_seen_accuracy"].ideal == pytest.approx(1 / N)
-    for name, reference in references.items():
-        assert reference.chance == pytest.approx(math.log(N) if name.endswith("_loss") else 1 / N)
+    assert references["in_context", "accuracy"].ideal == 1
+    assert references["in_context", "loss"].ideal == 0
+    assert references["first_seen", "loss"].ideal == pytest.approx(math.log(N), abs=1e-5)
+    assert references["first_seen", "accuracy"].ideal == pytest.approx(1 / N)
+    for (_, quantity), reference in references.items():
+        assert reference.chance == pytest.approx(math.log(N) if quantity == "loss" else 1 / N)
 
 
 def test_the_floors_are_the_heuristics_and_the_entropy_of_the_text():
     task = make()
-    floors = task.floors()
+    floors = {floor.flat: floor.value for floor in task.floors()}
     # Over all characters the entropy is 2.4987; at the positions that are scored as global there is no trigger.
     weights = torch.bincount(task.survey.tokens[task.survey.roles["global"]], minlength=N).double()
     entropy = torch.special.entr(task.bigram.double()).sum(1)
-    assert floors["global_loss/bigram_entropy"] == pytest.approx(float(weights @ entropy / weights.sum()), abs=1e-4)
+    assert floors["floor/global_loss/bigram_entropy"] == pytest.approx(
+        float(weights @ entropy / weights.sum()), abs=1e-4
+    )
     # 1024 sequences, about 78 ± 9 of them trapped: 11 % of the value, 3 of them.
-    assert floors["in_context_accuracy/repeat"] == pytest.approx(0.235, abs=0.08)
-    assert floors["in_context_accuracy/most_frequent"] == pytest.approx(0.346, abs=0.08)
+    assert floors["floor/in_context_accuracy/repeat"] == pytest.approx(0.235, abs=0.08)
+    assert floors["floor/in_context_accuracy/most_frequent"] == pytest.approx(0.346, abs=0.08)
     # On untrapped sequences repeating is never right by being trapped, and the most frequent token gets .15.
-    assert "untrapped_accuracy/repeat" not in floors
-    assert floors["untrapped_accuracy/most_frequent"] == pytest.approx(0.15, abs=0.03)
+    assert "floor/untrapped_accuracy/repeat" not in floors
+    assert floors["floor/untrapped_accuracy/most_frequent"] == pytest.approx(0.15, abs=0.03)
 
 
 # The memories that solve it

@@ -238,8 +238,8 @@ def test_a_probability_is_from_0_to_below_1(probability: float):
 def test_without_noise_every_output_that_was_shown_is_known():
     references = make(0.0).references()
     for role in ("in_context", "untrapped", "clean_start"):
-        assert references[f"eval/{role}_loss"].ideal == 0
-        assert references[f"eval/{role}_accuracy"].ideal == 1
+        assert references[role, "loss"].ideal == 0
+        assert references[role, "accuracy"].ideal == 1
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
@@ -258,8 +258,8 @@ def test_who_knows_the_output_is_left_with_the_entropy_of_the_noise_and_who_does
             known = any(tokens[s] == tokens[t] and targets[s] != noise for s in range(t))
             losses.append(entropy if known else unknown[tokens[t]])
             accuracies.append(max(alpha, 1 - alpha) if known else float(law[tokens[t]].max()))
-    assert task.references()["eval/in_context_loss"].ideal == pytest.approx(np.mean(losses), abs=1e-4)
-    assert task.references()["eval/in_context_accuracy"].ideal == pytest.approx(np.mean(accuracies), abs=1e-4)
+    assert task.references()["in_context", "loss"].ideal == pytest.approx(np.mean(losses), abs=1e-4)
+    assert task.references()["in_context", "accuracy"].ideal == pytest.approx(np.mean(accuracies), abs=1e-4)
 
 
 @pytest.mark.parametrize("token", ["!", "extra"])
@@ -276,18 +276,19 @@ def test_who_does_not_know_it_yet_is_left_with_the_law_of_output_and_noise(token
             loss.append(-sum(p * math.log(p) for p in law if p > 0))
             accuracy.append(max(law))
     references = task.references()
-    assert references["eval/first_seen_loss"].ideal == pytest.approx(np.mean(loss), abs=1e-4)
-    assert references["eval/first_seen_accuracy"].ideal == pytest.approx(np.mean(accuracy), abs=1e-5)
+    assert references["first_seen", "loss"].ideal == pytest.approx(np.mean(loss), abs=1e-4)
+    assert references["first_seen", "accuracy"].ideal == pytest.approx(np.mean(accuracy), abs=1e-5)
     chance = len(task.token_names)
-    assert references["eval/first_seen_loss"].chance == pytest.approx(math.log(chance))
+    assert references["first_seen", "loss"].chance == pytest.approx(math.log(chance))
 
 
 def test_noise_leaves_the_level_of_the_bigrams_alone():
     task = make(0.5)
     where = task.survey.roles["global"]
     entropy = torch.special.entr(task.bigram.double()).sum(1)[task.survey.tokens[where]].mean()
-    assert task.references()["eval/global_loss"].ideal == pytest.approx(float(entropy), abs=1e-4)
-    assert task.floors()["global_loss/bigram_entropy"] == pytest.approx(float(entropy), abs=1e-4)
+    assert task.references()["global", "loss"].ideal == pytest.approx(float(entropy), abs=1e-4)
+    floors = {floor.flat: floor.value for floor in task.floors()}
+    assert floors["floor/global_loss/bigram_entropy"] == pytest.approx(float(entropy), abs=1e-4)
 
 
 def test_the_levels_leave_the_law_of_the_task_as_it_was():
