@@ -5,9 +5,30 @@ import math
 import pandas as pd
 import pytest
 
-from toytf.summary import by_seed, on_test, summarise
+from toytf import summary
+from toytf.measurement import Group, Quantity, flat
+from toytf.task import EVAL
 
 LOSS, ACCURACY = "eval/in_context_loss", "eval/in_context_accuracy"
+RECALL = Group("recall", "Recall", timed="onset", variants=("head",))
+QUANTITIES = [
+    *(
+        Quantity(EVAL, at={"role": "in_context", "quantity": quantity, **test})
+        for quantity in ("loss", "accuracy")
+        for test in ({}, {"test": "clean"})
+    ),
+    Quantity(RECALL, "W_OV2"),
+    *(Quantity(Group(group, group), "a") for group in ("noise", "truncated", "evaluated")),
+]
+COLUMNS = {flat(quantity): quantity for quantity in QUANTITIES}
+
+
+def by_seed(table: pd.DataFrame) -> pd.DataFrame:
+    return summary.by_seed(table, COLUMNS)
+
+
+def summarise(table: pd.DataFrame) -> dict[str, float]:
+    return summary.summarise(table, COLUMNS)
 
 
 def history(ideals: dict[str, float], *seeds: dict[str, list[float]], every: int = 10) -> pd.DataFrame:
@@ -61,9 +82,9 @@ def test_what_never_goes_half_its_way_has_no_such_step(name: str, ideal: float, 
 def test_each_seed_is_measured_from_its_own_start() -> None:
     table = history({LOSS: 0.0}, {LOSS: [4.0, 2.5, 1.9]}, {LOSS: [6.0, 2.9, 2.8]})
     assert by_seed(table)[f"halfway/{LOSS}"].tolist() == [20, 10]
-    summary = summarise(table)
-    assert summary[f"halfway/{LOSS}"] == 15
-    assert summary[f"halfway/{LOSS}/std"] == pytest.approx(50**0.5)
+    found = summarise(table)
+    assert found[f"halfway/{LOSS}"] == 15
+    assert found[f"halfway/{LOSS}/std"] == pytest.approx(50**0.5)
 
 
 def test_a_step_that_one_seed_lacks_is_left_out_of_the_summary_and_nothing_else_is() -> None:
@@ -76,8 +97,8 @@ def test_a_step_that_one_seed_lacks_is_left_out_of_the_summary_and_nothing_else_
 
 
 def test_tests_have_halfway_steps_and_other_groups_have_none() -> None:
-    clean = on_test(ACCURACY, "clean")
-    others = ("recall/W_OV2", "noise/p_correct", "evaluated/a", "loss")
+    clean = "eval@clean/in_context_accuracy"
+    others = ("recall/W_OV2", "noise/a", "evaluated/a", "loss")
     ideals = {clean: 1.0, **dict.fromkeys(others, 1.0)}
     table = history(ideals, {name: [0.0, 0.4, 0.8] for name in (clean, *others)})
     found = {name for name in by_seed(table).columns if name.startswith("halfway/")}
@@ -101,16 +122,11 @@ def test_what_was_measured_at_the_end_alone_is_in_the_summary() -> None:
     assert summarise(table)["truncated/a"] == 0.25
 
 
-@pytest.mark.parametrize(
-    ("name", "on_clean"),
-    [
-        ("eval/in_context_accuracy", "eval@clean/in_context_accuracy"),
-        ("noise/predicted_noise/output", "noise@clean/predicted_noise/output"),
-        ("ideal/eval/in_context_accuracy", "ideal/eval@clean/in_context_accuracy"),
-        ("chance/noise/p_noise", "chance/noise@clean/p_noise"),
-        ("theory/recall/W_OV2", "theory/recall@clean/W_OV2"),
-        ("floor/in_context_accuracy/repeat", "floor@clean/in_context_accuracy/repeat"),
-    ],
-)
-def test_on_a_test_the_group_of_the_metric_has_its_name(name: str, on_clean: str) -> None:
-    assert on_test(name, "clean") == on_clean
+def test_the_steps_of_a_variant_are_left_to_the_full_table() -> None:
+    of_head = Quantity(RECALL, "W_OV2", {"head": 0})
+    places = {
+        name: step.group.place for name, (_, step) in summary.moments({**COLUMNS, flat(of_head): of_head}).items()
+    }
+    assert places["onset/recall/W_OV2"] == "first"
+    assert places["onset/recall/W_OV2/head0"] == "full"
+    assert places[f"halfway/{LOSS}"] == "full"

@@ -2,16 +2,22 @@
 
 import pytest
 
-from toytf.report.table import (
-    BACKGROUND,
-    GROUPS,
-    REFERENCES,
-    columns,
-    group_and_test,
-    is_variant,
-    number,
-    summary_table,
-)
+from toytf.measurement import KINDS, Group, Measurement, as_row
+from toytf.report.table import TableSection, columns, number, summary_table
+from toytf.task import EVAL, FLOOR
+
+CAPACITY = Group("capacity", "Associations stored", variants=("end",))
+RECALL = Group("recall", "Recall", "It should rise.", unit="fraction", timed="onset")
+
+
+def table(*measured: Measurement, variants: bool = True, **more: float) -> list[TableSection]:
+    """The table of measurements, and of further entries of a summary."""
+    known = {one.flat: one.quantity for one in measured}
+    return summary_table({**dict(sorted(as_row(measured).items())), **more}, known, variants=variants)
+
+
+def names(section: TableSection) -> list[str]:
+    return [row.cells()[0] for row in section.rows]
 
 
 @pytest.mark.parametrize(
@@ -36,106 +42,92 @@ def test_a_number_has_three_decimals_fewer_if_large_and_a_power_of_ten_if_tiny(v
     assert number(value) == shown
 
 
-def test_sizes_are_in_the_order_of_numbers() -> None:
-    summary = {f"capacity/optimum_d{d}": 1.0 for d in (128, 16, 8)} | {"capacity/hebbian_d64": 1.0}
-    (rows,) = summary_table(summary).values()
-    names = [row.cells()[0] for row in rows]
-    assert names == ["hebbian_d64", "optimum_d8", "optimum_d16", "optimum_d128"]
-
-
-def test_widths_are_in_the_order_of_numbers_within_a_size() -> None:
-    summary = {f"capacity/low_rank_d{d}_m{m}": 1.0 for d in (32, 8) for m in (16, 4)}
-    (rows,) = summary_table(summary).values()
-    names = [row.cells()[0] for row in rows]
-    assert names == ["low_rank_d8_m4", "low_rank_d8_m16", "low_rank_d32_m4", "low_rank_d32_m16"]
+def test_sizes_and_widths_are_in_the_order_of_numbers() -> None:
+    at = [(rule, d, m) for rule in ("optimum", "low_rank") for d in (128, 16, 8) for m in (16, 4)]
+    (section,) = table(*(CAPACITY.measurement(1.0, rule=rule, d=d, width=m) for rule, d, m in at))
+    assert names(section)[:4] == ["low_rank_d8_m4", "low_rank_d8_m16", "low_rank_d16_m4", "low_rank_d16_m16"]
+    assert names(section)[-1] == "optimum_d128_m16"
 
 
 @pytest.mark.parametrize(
     ("references", "shown"),
     [
         ({}, ()),
-        ({"theory/capacity/a": 2.0}, ("theory",)),
-        ({"chance/capacity/a": 0.1, "ideal/capacity/a": 1.0}, ("ideal", "chance")),
-        ({"chance/capacity/a": 0.1, "theory/capacity/a": 2.0, "ideal/capacity/a": 1.0}, REFERENCES),
+        ({"theory": 2.0}, ("theory",)),
+        ({"chance": 0.1, "ideal": 1.0}, ("ideal", "chance")),
+        ({"chance": 0.1, "theory": 2.0, "ideal": 1.0}, KINDS),
     ],
 )
 def test_a_column_is_shown_if_there_is_something_in_it(references: dict[str, float], shown: tuple[str, ...]) -> None:
-    summary = {"capacity/a": 3.0, "capacity/b": 4.0, **references}
-    assert columns(summary) == shown
-    (rows,) = summary_table(summary).values()
-    assert [row.cells() for row in rows] == [
-        ("a", "3.000", *(number(references[f"{kind}/capacity/a"]) for kind in shown)),
+    measured = [CAPACITY.measurement(3.0, "a", **references), CAPACITY.measurement(4.0, "b")]
+    assert columns(as_row(measured)) == shown
+    (section,) = table(*measured)
+    assert [row.cells() for row in section.rows] == [
+        ("a", "3.000", *(number(references[kind]) for kind in shown)),
         ("b", "4.000", *("–" for _ in shown)),
     ]
 
 
 def test_beside_the_mean_stands_the_spread_over_seeds() -> None:
-    summary = {"capacity/a": 190.9, "capacity/a/std": 1.25, "theory/capacity/a": 181.8, "theory/capacity/a/std": 0.0}
-    (rows,) = summary_table(summary).values()
-    assert [row.cells() for row in rows] == [("a", "190.9 ± 1.250", "181.8")]
+    spreads = {"capacity/a/std": 1.25, "theory/capacity/a/std": 0.0}
+    (section,) = table(CAPACITY.measurement(190.9, "a", theory=181.8), **spreads)
+    assert [row.cells() for row in section.rows] == [("a", "190.9 ± 1.250", "181.8")]
 
 
-def test_the_steps_of_an_onset_are_whole() -> None:
-    (rows,) = summary_table({"onset/recall/W_KQ1": 120.0, "onset/recall/W_KQ1/std": 10.4}).values()
-    assert rows[0].cells()[1] == "120 ± 10"
+def test_groups_are_shown_as_whoever_measures_declares_them() -> None:
+    samples, signal = Group("samples", "Samples", format="whole"), Group("signal", "Signals", format="power")
+    sections = table(samples.measurement(12.0, "a"), signal.measurement(0.25, "b"), RECALL.measurement(0.5, "c"))
+    assert [(part.heading, part.rows[0].cells()[1]) for part in sections] == [
+        ("Samples", "12"),
+        ("Signals", "2.5e-01"),
+        ("Recall (fraction)", "0.500"),
+    ]
+    assert sections[2].group.says == "It should rise."
 
 
-def test_the_steps_at_half_of_the_way_are_whole() -> None:
-    summary = {"halfway/eval/in_context_loss": 133.4, "halfway/eval/in_context_loss/std": 5.6}
-    (rows,) = summary_table(summary).values()
-    assert rows[0].cells() == ("eval/in_context_loss", "133 ± 6")
-
-
-@pytest.mark.parametrize(
-    ("name", "group", "test"),
-    [
-        ("eval/in_context_accuracy", "eval", ""),
-        ("eval@clean/in_context_accuracy", "eval", "clean"),
-        ("truncated@no_noise/blocks.1.mlp.W_out_rho0/loss", "truncated", "no_noise"),
-        ("floor@clean/in_context_accuracy/repeat", "floor", "clean"),
-        ("ideal/eval@clean/in_context_accuracy", "ideal", ""),  # shown beside the metric, whichever test it is of
-        ("halfway/eval@clean/in_context_accuracy", "halfway", ""),
-    ],
-)
-def test_the_test_of_a_metric_stands_behind_its_group(name: str, group: str, test: str) -> None:
-    assert group_and_test(name) == (group, test)
+def test_steps_are_whole_and_those_at_half_of_the_way_are_left_to_the_full_table() -> None:
+    measured = (RECALL.measurement(1.0, "W_KQ1"), EVAL.measurement(2.0, role="in_context", quantity="loss"))
+    steps = {"onset/recall/W_KQ1": 120.0, "onset/recall/W_KQ1/std": 10.4, "halfway/eval/in_context_loss": 133.4}
+    full, short = (table(*measured, variants=variants, **steps) for variants in (True, False))
+    cells = {part.group.name: part.rows[0].cells()[:2] for part in full}
+    assert cells["onset"] == ("recall/W_KQ1", "120 ± 10")
+    assert cells["halfway"] == ("eval/in_context_loss", "133")
+    assert [part.group.name for part in short] == ["recall", "eval", "onset"]
 
 
 def test_a_test_has_tables_of_its_own_with_references_of_its_own() -> None:
-    summary = {
-        "eval/in_context_accuracy": 0.4,
-        "ideal/eval/in_context_accuracy": 0.5,
-        "eval@clean/in_context_accuracy": 0.8,
-        "eval@clean/in_context_accuracy/std": 0.1,
-        "ideal/eval@clean/in_context_accuracy": 1.0,
-        "zebra@clean/a": 2.0,
-    }
-    table = summary_table(summary)
-    shown = {title: [row.cells() for row in rows] for title, rows in table.items()}
+    at = {"role": "in_context", "quantity": "accuracy"}
+    measured = [
+        EVAL.measurement(0.4, ideal=0.5, **at),
+        EVAL.measurement(0.8, ideal=1.0, **at).on_test("clean"),
+        RECALL.measurement(2.0, "a").on_test("clean"),
+    ]
+    shown = {part.heading: [row.cells() for row in part.rows] for part in table(*measured)}
     assert shown == {
-        GROUPS["eval"]: [("in_context_accuracy", "0.400", "0.500")],
-        f"{GROUPS['eval']} (clean)": [("in_context_accuracy", "0.800 ± 0.100", "1.000")],
-        "zebra (clean)": [("a", "2.000", "–")],
+        EVAL.title: [("in_context_accuracy", "0.400", "0.500")],
+        f"{EVAL.title} (clean)": [("in_context_accuracy", "0.800", "1.000")],
+        "Recall (fraction) (clean)": [("a", "2.000", "–")],
     }
 
 
-def test_groups_come_in_the_order_of_their_titles_and_an_unknown_one_last() -> None:
-    summary = {"zebra/a": 1.0, "margin/a": 1.0, "capacity/a": 1.0, "recall/a": 1.0, "train/loss": 1.0}
-    titles = list(summary_table(summary))
-    assert titles == [GROUPS["recall"], GROUPS["capacity"], GROUPS["margin"], "zebra"]
-    assert "train" in BACKGROUND
+def test_groups_come_as_they_were_measured_but_for_those_that_ask_to_be_last_or_only_logged() -> None:
+    floor = FLOOR.measurement(0.3, role="all", quantity="accuracy", heuristic="repeat")
+    logged = Group("train", "Training", place="log").measurement(1.0, "loss")
+    sections = table(floor, logged, RECALL.measurement(1.0, "a"), CAPACITY.measurement(1.0, "b"))
+    assert [part.group.name for part in sections] == ["recall", "capacity", "floor"]
 
 
-def test_the_ends_of_a_search_are_variants_of_the_capacity() -> None:
-    assert is_variant("capacity/optimum_d8/feasible")
-    assert not is_variant("capacity/optimum_d8")
-    assert not is_variant("onset/recall/W_KQ1")
-    assert not is_variant("floor/in_context_accuracy/most_frequent")
-    assert not is_variant("floor@clean/in_context_accuracy/most_frequent")
-    assert not is_variant("eval@clean/in_context_accuracy")
-    assert is_variant("truncated@clean/blocks.1.mlp.W_out_rho0/loss")
+def test_a_metric_of_which_nothing_is_known_is_shown_by_its_name() -> None:
+    (section,) = summary_table({"zebra@clean/a": 2.0}, {})
+    assert (section.heading, section.test, names(section)) == ("zebra (clean)", "clean", ["a"])
 
 
-def test_the_steps_at_half_of_the_way_are_left_to_the_full_table() -> None:
-    assert is_variant("halfway/eval/in_context_accuracy")
-    assert is_variant("halfway/eval@clean/in_context_accuracy")
+def test_variants_are_left_to_the_full_table_unless_their_group_says_otherwise() -> None:
+    measured = [
+        CAPACITY.measurement(8.0, rule="optimum", d=8),
+        CAPACITY.measurement(7.0, rule="optimum", d=8, end="feasible"),
+        FLOOR.measurement(0.3, role="all", quantity="accuracy", heuristic="repeat"),
+    ]
+    full, short = (table(*measured, variants=variants) for variants in (True, False))
+    assert [names(part) for part in full] == [["optimum_d8", "optimum_d8/feasible"], ["all_accuracy/repeat"]]
+    assert [names(part) for part in short] == [["optimum_d8"], ["all_accuracy/repeat"]]

@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from toytf.models.tables import tables_pay
+from toytf.measurement import as_row
+from toytf.models.tables import fast_forward, tables_pay
 from toytf.plugins import load_config
 from toytf.training.build import build_model, build_task
 from toytf.training.chunks import chunk_size, chunks
 from toytf.training.evaluate import plain_forward, role_metrics
 from toytf.training.footprint import CACHED
-from toytf.training.freezing import trainable_at
+from toytf.training.freezing import freeze
 from toytf.training.learner import SeedLearner, build_optimizer
-from toytf.training.loop import training_step
+from toytf.updates import updates
 
 
 def make_learner(**train: Any) -> SeedLearner:
@@ -23,16 +24,12 @@ def make_learner(**train: Any) -> SeedLearner:
     config: Any = load_config("configs/quickstart.yaml", {**overrides, **{f"train.{k}": v for k, v in train.items()}})
     task = build_task(config.task, torch.device("cpu"))
     learner = SeedLearner(build_model(config.model, task, 0), task, [], config.train, 0)
-    trained = trainable_at(config.model, tuple(learner.parameters), 0)
-    for name, parameter in learner.parameters.items():
-        parameter.requires_grad_(name in trained)
+    freeze(config.model, learner.parameters, 0)
     return learner
 
 
 def gradients(learner: SeedLearner) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
-    loss = learner.loss(learner.sample(0))
-    loss.sum().backward()
-    return loss.detach(), {name: parameter.grad for name, parameter in learner.parameters.items()}
+    return learner.backward(0), {name: parameter.grad for name, parameter in learner.parameters.items()}
 
 
 @pytest.mark.parametrize("forward", ["fast", "plain"])
@@ -53,16 +50,14 @@ def test_a_training_is_the_same_by_tables_and_by_the_plain_forward() -> None:
     for forward in ("fast", "plain"):
         learner = make_learner(forward=forward, chunk=4 if forward == "fast" else None)
         optimizer = build_optimizer(learner.config, learner.parameters.values())
-        losses[forward] = [torch.zeros(1) for _ in range(10)]
-        for step, loss in enumerate(losses[forward]):
-            training_step(learner, optimizer, step, loss)
+        losses[forward] = [loss for _, loss in updates(optimizer, learner.backward, 10)]
     torch.testing.assert_close(torch.cat(losses["fast"]), torch.cat(losses["plain"]), rtol=1e-4, atol=0)
 
 
 def test_evaluation_is_the_same_by_tables_and_by_the_plain_forward() -> None:
     learner = make_learner()
     batch = learner.sample(0)
-    fast, plain = role_metrics(learner.model, batch), role_metrics(learner.model, batch, plain_forward)
+    fast, plain = (as_row(role_metrics(learner.model, batch, forward)) for forward in (fast_forward, plain_forward))
     assert fast == pytest.approx(plain, rel=1e-5)
 
 
@@ -94,9 +89,8 @@ def test_activations_have_the_size_of_a_chunk() -> None:
 def test_a_step_by_tables_waits_for_no_value(chunk: int) -> None:
     learner = make_learner(chunk=chunk)
     assert tables_pay(learner.model)
-    batch = learner.sample(0)
     with Operations() as seen:
-        learner.loss(batch).sum().backward()
+        learner.backward(0)
     assert "baddbmm" in seen.names
     assert not seen.names & {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "index"}
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
 from toytf.errors import UserError
+from toytf.measurement import as_row
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
@@ -116,9 +117,9 @@ def test_roles_are_measured_in_chunks_of_logits_which_changes_nothing(
 ) -> None:
     """A sequence at a time; sums in another order differ by rounding."""
     model, batch = make_model(), task.sample(16, generator(0, "batch"))
-    whole = role_metrics(model, batch)
+    whole = as_row(role_metrics(model, batch))
     monkeypatch.setattr(evaluate, "LOGITS", 1)
-    assert role_metrics(model, batch) == pytest.approx(whole, rel=1e-6)
+    assert as_row(role_metrics(model, batch)) == pytest.approx(whole, rel=1e-6)
 
 
 def test_the_loss_of_a_set_and_its_gradient_are_those_of_sums_of_probabilities() -> None:

@@ -16,7 +16,8 @@ from toytf.training.build import build_model, build_task, pick_device
 from toytf.training.checkpoints import CheckpointStore
 from toytf.training.config import CheckpointConfig
 from toytf.training.learner import SeedLearner, build_optimizer
-from toytf.training.loop import MetricsFile, Watch, train, training_step
+from toytf.training.loop import MetricsFile, Trainer, Watch, train
+from toytf.updates import updates
 
 TINY: dict[str, Any] = {
     "task.seq_len": 12,
@@ -64,12 +65,12 @@ def make_learner(overrides: dict[str, Any]) -> tuple[SeedLearner, Any]:
 def test_no_step_waits_for_the_device(optimizer: str, task: dict[str, Any]) -> None:
     learner, config = make_learner({"train.optimizer": {"kind": optimizer}, **task})
     chosen = build_optimizer(config.train, learner.parameters.values())
-    loss_sum = torch.zeros(1)
-    training_step(learner, chosen, 0, loss_sum)  # the optimiser makes its state in the first
+    steps = updates(chosen, learner.backward, 2)
+    next(steps)  # the optimiser makes its state in the first
     # AdamW counts its steps on the CPU, whatever the device: reading that count waits for nothing.
     counts = [state["step"] for state in chosen.state.values() if isinstance(state.get("step"), torch.Tensor)]
     with HostWaits(counts) as waits:
-        training_step(learner, chosen, 1, loss_sum)
+        next(steps)
     assert waits.seen == []
 
 
@@ -153,9 +154,8 @@ def test_a_metric_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
     learner, config = make_learner({"train.steps": 0})
     with torch.no_grad():
         learner.model.unembed.W_U.fill_(torch.nan)
-    watch = Watch(stepped=lambda step: None, measured=(), stopping=lambda: False)
     with pytest.raises(RunFailed, match="not finite"):
-        train(learner, config.train, CheckpointStore(tmp_path, 0), MetricsFile(tmp_path / "metrics.jsonl"), watch)
+        train(learner, config.train, CheckpointStore(tmp_path, 0), MetricsFile(tmp_path / "metrics.jsonl"), Watch())
 
 
 def test_frozen_until_a_step_with_nothing_to_train_before_it_is_refused(tmp_path: Path) -> None:
@@ -209,7 +209,25 @@ def test_the_loss_is_the_mean_over_the_positions_of_its_role(role: str, expected
     mask = batch.latents["counter"] >= 2 if expected else batch.latents["counter"] == 0
     logits = learner.model(batch.tokens)
     by_hand = torch.nn.functional.cross_entropy(logits[mask], batch.targets[mask])
-    assert learner.loss(batch).item() == pytest.approx(by_hand.item(), rel=1e-5)
+    assert learner.backward(0).item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+def test_a_trainer_frees_parameters_at_their_step_and_stops_when_it_is_left() -> None:
+    freed = "blocks.1.attn.W_K"
+    frozen = {"model.freeze": ["embed.*", "pos_embed.*", "unembed.*", "blocks.0.*", freed]}
+    learner, config = make_learner({**frozen, "model.unfreeze": {3: [freed]}})
+    trainer = Trainer(learner, config.train)
+    at_start = learner.parameters[freed].clone()
+    moved = []
+    for step in trainer.steps():
+        moved.append(not torch.equal(learner.parameters[freed], at_start))
+        if step == 5:
+            break
+    assert moved == [False, False, False, True, True]
+    assert trainer.step == trainer.loss_count == 5
+    (mean,) = trainer.take_losses()
+    assert mean == pytest.approx(float(trainer.learner.backward(5)), rel=0.2)  # the mean of five steps, not their sum
+    assert trainer.take_losses() == [None]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import toytf
 from toytf.compose import overlay
 from toytf.errors import Interrupted, UserError
 from toytf.experiments import train as experiment
+from toytf.measurement import as_row
 from toytf.plugins import load_config
 from toytf.randomness import generator
 from toytf.training.build import build_task, build_tests
@@ -80,7 +81,7 @@ def test_the_numbers_are_those_of_the_model_on_sequences_of_the_test(run: toytf.
     clean = build_task(run.config.test_tasks["clean"], torch.device("cpu"))
     for row in rows(run):
         batch = clean.sample(16, generator(0, "evaluation", int(row["step"])))
-        expected = role_metrics(run.model(step=int(row["step"])), batch)
+        expected = as_row(role_metrics(run.model(step=int(row["step"])), batch))
         for name, value in expected.items():
             assert row[name.replace("eval/", "eval@clean/")] == pytest.approx(value, abs=1e-6)
 
@@ -149,7 +150,7 @@ def test_interrupted_and_resumed_a_run_with_tests_has_the_same_bytes(
 
 
 def test_steps_at_half_of_the_way_are_told_for_tests_too(run: toytf.Run):
-    halfway = {name for name in toytf.summary.by_seed(run.history).columns if name.startswith("halfway/")}
+    halfway = {name for name in run.seeds.columns if name.startswith("halfway/")}
     assert {"halfway/eval/in_context_loss", "halfway/eval@clean/in_context_loss"} <= halfway
 
 
