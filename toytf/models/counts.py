@@ -53,15 +53,17 @@ def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) 
     added = z @ attn.W_O.flatten(0, 1)
     e = embedding(ends, E)
     block: Block = model.blocks[0]  # type: ignore[assignment]
-    x = block.finish(e, e + added if model.config.attention.residual else added)
+    x = block.finish(e, attn.add(e, added))
     return (x @ model.unembed.W_U)[:, None]
 
 
 def counts_pay(model: ToyTransformer, n_positions: int) -> bool:
-    """Does order not matter, and is it less work to weigh V tokens than to make keys and values of T positions?"""
-    config, (V, d), d_head = model.config, model.embed.W_E.shape, model.attention(0).W_K.shape[-1]
-    is_bag = config.n_layers == 1 and config.position == "none" and config.norm == "none"
-    return is_bag and V * (d_head + WEIGHING) <= n_positions * d * d_head
+    """Do counts understand the model (`fast_options`), and do they save work?
+
+    They do if it is less to weigh V tokens than to make keys and values at T positions.
+    """
+    (V, d), d_head = model.embed.W_E.shape, model.attention(0).W_K.shape[-1]
+    return "counts" in model.fast_paths and V * (d_head + WEIGHING) <= n_positions * d * d_head
 
 
 def _common_scores(

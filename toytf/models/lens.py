@@ -277,10 +277,9 @@ class ToyCache(ActivationCache):  # type: ignore[misc]
         return (parts, labels) if with_labels else parts
 
     def _is_residual(self, step: int) -> bool:
-        config = self.model._model.config
-        if step % 2:
-            return config.feed_forward.residual or not config.has_feed_forward(step // 2)
-        return bool(config.attention.residual)
+        layer, is_feed_forward = divmod(step, 2)
+        part = self.model._model.feed_forward(layer) if is_feed_forward else self.model._model.attention(layer)
+        return part is None or part.residual
 
     def _arguments(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, checked against what the model has."""

@@ -26,7 +26,8 @@ def fast_forward(
 ) -> Float[Tensor, "batch query output"]:
     """The logits of `model(tokens, last=last)`, with the same gradients.
 
-    By counts where they serve, by tables where they pay, else by the plain forward.
+    By counts where they pay, by tables where they pay, else by the plain forward: so always if the model has an option
+    that `fast_options` does not list.
     """
     if last == 1 and counts_pay(model, tokens.shape[1]):
         return count_forward(model, tokens)
@@ -49,7 +50,7 @@ def table_forward(
     if U is not None and not others:
         return _logits(model, 0, pattern, look_up, U)
     x, values = look_up(), look_up(_side_by_side(model.W_OV(0)))
-    x = first.finish(x, _attend(pattern, values, x if model.config.attention.residual else None))
+    x = first.finish(x, _attend(pattern, values, first.attn.skip(x)))
     for block in others if U is None else others[:-1]:
         x = block(x, no_hook)
     if U is None:
@@ -58,15 +59,14 @@ def table_forward(
 
 
 def tables_pay(model: ToyTransformer) -> bool:
-    """Does it save work to multiply matrices out beforehand?
+    """Do tables understand the model (`fast_options`), and do they save work?
 
-    It does for softmax attention without LayerNorm, if no table over tokens or outputs is wider than the stream, and no
-    head is narrow.
+    They do if no table over tokens or outputs is wider than the stream, and no head is narrow.
     """
     config, attention = model.config, model.config.attention
     few = attention.n_heads * max(len(model.embed.W_E), model.unembed.W_U.shape[1]) <= config.d_model
     wide = attention.kq == attention.ov == "joint" or 2 * config.d_head >= config.d_model
-    return config.norm == "none" and attention.kind == "softmax" and few and wide
+    return "tables" in model.fast_paths and few and wide
 
 
 def _look_up(
@@ -149,17 +149,17 @@ def _logits(
     """The last layer and what follows, x U + A x W_OV U, where read(W) is x W."""
     both = read(_side_by_side(model.W_OV(layer) @ U, U))
     values, direct = torch.tensor_split(both, [-U.shape[1]], dim=2)
-    return _attend(pattern, values, direct if model.config.attention.residual else None)
+    return _attend(pattern, values, model.attention(layer).skip(direct))
 
 
 def _read_out(model: ToyTransformer) -> Float[Tensor, "d_model output"] | None:
     """W_U with a linear feed-forward part of the last layer before it; None if that part cannot be folded in."""
-    part, config, W_U = model.feed_forward(model.config.n_layers - 1), model.config.feed_forward, model.unembed.W_U
+    part, W_U = model.feed_forward(model.config.n_layers - 1), model.unembed.W_U
     if part is None:
         return W_U
-    if not part.linear or config.reads == "block_input":
+    if not part.linear or model.config.feed_forward.reads == "block_input":
         return None
-    return W_U + part.W_in @ W_U if config.residual else part.W_in @ W_U
+    return part.add(W_U, part.W_in @ W_U)
 
 
 def _side_by_side(heads: Float[Tensor, "head d m"], *more: Float[Tensor, "d m"]) -> Float[Tensor, "d columns"]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from toytf.errors import UserError
 from toytf.models.config import ModelConfig
+from toytf.models.fast_options import fast_paths
 from toytf.models.laws import draw_vectors, draw_weights, sinusoidal
 
 Hook = Callable[[str, Tensor], Tensor]
@@ -78,13 +79,33 @@ class LayerNorm(nn.Module):
         return normalized(x, hook) * self.w + self.b
 
 
-class Attention(nn.Module):
+class LayerPart(nn.Module):
+    """A part of a layer that reads the stream x and adds to it or, without a residual path, takes its place.
+
+    Both methods are linear: x may be the stream or what is read from it, such as x W_U.
+    """
+
+    def __init__(self, residual: bool) -> None:
+        super().__init__()
+        self.residual = residual
+
+    def skip(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"] | None:
+        """What goes past this part: x, or nothing."""
+        return x if self.residual else None
+
+    def add(self, x: Float[Tensor, "... d"], added: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """The stream after this part, skip(x) + added."""
+        skip = self.skip(x)
+        return added if skip is None else skip + added
+
+
+class Attention(LayerPart):
     """Causal attention, Σ_h softmax_{s≤t}(q_tᵀ k_s / scale) v_s W_O, or without the softmax; joint or factored."""
 
     mask: Tensor
 
     def __init__(self, config: ModelConfig, n_positions: int, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__(config.attention.residual)
         attention, d = config.attention, config.d_model
         heads, k = attention.n_heads, config.d_head
 
@@ -124,11 +145,11 @@ class Attention(nn.Module):
         return z.flatten(-2) @ self.W_O.flatten(0, 1)
 
 
-class FeedForward(nn.Module):
+class FeedForward(LayerPart):
     """relu(x W_in + b_in) W_out, with or without b_in, or the single matrix x W_in."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__(config.feed_forward.residual)
         d, law = config.d_model, config.feed_forward.law
         self.linear = config.feed_forward.kind == "linear"
         width = config.width
@@ -163,7 +184,7 @@ class Block(nn.Module):
         read = x if self.ln1 is None else self.ln1(x, _within("ln1", hook))
         added = hook("hook_attn_out", self.attn(read, _within("attn", hook), first))
         start = x[:, first:]
-        return self.finish(start, start + added if self.config.attention.residual else added, hook)
+        return self.finish(start, self.attn.add(start, added), hook)
 
     def finish(
         self, start: Float[Tensor, "... d_model"], x: Float[Tensor, "... d_model"], hook: Hook = no_hook
@@ -175,7 +196,7 @@ class Block(nn.Module):
             read = start if config.reads == "block_input" else x
             read = read if self.ln2 is None else self.ln2(read, _within("ln2", hook))
             added = hook("hook_mlp_out", self.mlp(read, _within("mlp", hook)))
-            x = x + added if config.residual else added
+            x = self.mlp.add(x, added)
         elif config.kind != "none" and hook is not no_hook:
             # Other layers have one: TransformerLens' decompositions expect these names in every layer.
             x = hook("hook_resid_mid", x)
@@ -193,7 +214,7 @@ class ToyTransformer(nn.Module):
         self, config: ModelConfig, *, n_tokens: int, n_positions: int, n_outputs: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.fast_paths = config, fast_paths(config)
         d = config.d_model
         self.embed = Embed(draw_vectors(config.embedding, n_tokens, d, generator, what="model.embedding"))
         self.pos_embed = None
