@@ -58,10 +58,11 @@ def _broken_package(folder: Path, module: str, target: str) -> Path:
     return folder
 
 
-def test_a_package_adds_a_task_and_a_probe(installed: Path, command: "Command", tmp_path: Path) -> None:
+def test_a_package_adds_a_task_a_probe_and_a_study(installed: Path, command: "Command", tmp_path: Path) -> None:
     for kind, name, text in (
         ("tasks", "copy", "Uniform tokens; every position but the first asks for the token before it."),
         ("probes", "agreement", "How often the model says the previous token."),
+        ("experiments", "coincidence", "How often a token is the one before by chance, by the number of tokens."),
     ):
         ended = command("list", kind, cwd=tmp_path, PYTHONPATH=str(installed))
         assert (ended.returncode, ended.stderr) == (0, "")
@@ -75,7 +76,10 @@ def test_a_package_s_task_is_trained_and_probed_like_our_own(
     ended = command("run", "copy.yaml", "--out", "run", cwd=tmp_path, PYTHONPATH=str(installed))
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "run"
-    assert "agreement" in ended.stdout
+    assert "Says the token before" in ended.stdout  # the title that the package gives
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "It should rise to 1, also where the loss is not counted." in page
+    assert "Who says the token before, by position" in page  # its figure, of the last evaluation
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     # Written in by the ideal construction: one layer copies without an error, before and after two small steps.
     assert summary["agreement/previous"] == summary["eval/all_accuracy"] == 1.0
@@ -84,6 +88,35 @@ def test_a_package_s_task_is_trained_and_probed_like_our_own(
     ended = command("probe", "run", "--probe", "attention", cwd=tmp_path, PYTHONPATH=str(installed))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert 'probe "attention" needs a task with the role' in ended.stderr
+
+
+def test_a_package_s_study_is_named_fitted_drawn_and_resumed_like_our_own(
+    installed: Path, command: "Command", tmp_path: Path
+) -> None:
+    (tmp_path / "chance.yaml").write_text("experiment: coincidence\nseeds: [0, 1]\nlogging: {wandb: 'off'}\n")
+    run = ("run", "chance.yaml", "--out", "run")
+    ended = command(*run, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert ended.returncode == 0, ended.stderr
+    assert "Two tokens agree by chance" in ended.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    for n in (2, 4, 8):
+        # 4096 pairs and two seeds: four standard errors
+        assert summary[f"coincidence/N{n}"] == pytest.approx(1 / n, abs=4 * (1 / n / 8192) ** 0.5)
+        assert summary[f"theory/coincidence/N{n}"] == 1 / n
+    assert summary["coincidence_exponent"] == pytest.approx(-1, abs=0.1)
+    assert summary["theory/coincidence_exponent"] == pytest.approx(-1)
+    assert "coincidence_exponent/error" in summary
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "It should fall like one over the number of tokens." in page
+    assert json.loads((tmp_path / "run" / "figures" / "coincidence.json").read_text())["data"]
+
+    lines = (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    for name in ("summary.json", "checksums.json"):
+        (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"".join(lines[:3]))
+    again = command(*run, "--resume", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert again.returncode == 0, again.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
 @pytest.mark.parametrize(

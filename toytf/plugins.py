@@ -102,22 +102,26 @@ def plugins(group: str) -> dict[str, Any]:
         except (Exception, SystemExit) as error:  # a stranger's package must not take the suite down
             _leave_out(point, repr(error))
             continue
-        if isinstance(plugin, ModuleType) and group != "benchmarks":
-            found |= _defined_in(plugin)
-        elif group == "benchmarks" or (isinstance(plugin, type) and issubclass(plugin, Plugin)):
+        base = _BASES.get(group)
+        if base is None or (isinstance(plugin, type) and issubclass(plugin, base)):
             found[point.name] = plugin
+        elif isinstance(plugin, ModuleType):
+            found |= _defined_in(plugin, base)
         else:
-            _leave_out(point, "it is not a config class of toytf.plugins")
+            _leave_out(point, f"it is not a {base.__name__} of toytf.plugins")
     return dict(sorted(found.items()))
 
 
-def _defined_in(module: ModuleType) -> dict[str, type[Plugin]]:
-    """The config classes of a module that have a name of their own, by this name."""
+_BASES: dict[str, type[Plugin]] = {"tasks": TaskConfig, "probes": ProbeConfig, "experiments": ExperimentConfig}
+
+
+def _defined_in(module: ModuleType, base: type[Plugin]) -> dict[str, type[Plugin]]:
+    """The config classes of a kind that a module defines, by the name that each has."""
     found: dict[str, type[Plugin]] = {}
     for cls in vars(module).values():
-        if isinstance(cls, type) and issubclass(cls, Plugin) and cls.__module__ == module.__name__:
-            tag = cls.model_fields.get("experiment" if issubclass(cls, ExperimentConfig) else "kind")
-            names = get_args(tag.annotation) if tag is not None and get_origin(tag.annotation) is Literal else ()
+        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module.__name__:
+            tag = cls.model_fields["experiment" if base is ExperimentConfig else "kind"]
+            names = get_args(tag.annotation) if get_origin(tag.annotation) is Literal else ()
             found |= dict.fromkeys(names, cls)
     return found
 

@@ -1,36 +1,19 @@
-"""What the configs of experiments share, and the config of the experiment `train`."""
+"""The config of the experiment `train`."""
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
 from toytf.compose import overlay
-from toytf.config import Unique, validate
+from toytf.config import validate
 from toytf.errors import UserError, nearest, shortened
+from toytf.experiments.seeded import SeededConfig
 from toytf.footprint import Need
 from toytf.models.config import ModelConfig
-from toytf.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig
-from toytf.training.config import LoggingConfig, TrainConfig
+from toytf.plugins import AnyProbe, AnyTask, TaskConfig
+from toytf.training.config import TrainConfig
 from toytf.training.footprint import training_needs
-
-
-class SeededConfig(ExperimentConfig):
-    """An experiment that is done once per seed."""
-
-    seeds: Annotated[tuple[int, ...], Unique] = Field(default=(0,), min_length=1)
-    """The experiment is done with each; the summary has their mean and standard deviation."""
-    device: str = "auto"
-    """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
-    threads: Annotated[int, Field(ge=1, le=1024)] = 2
-    """CPU threads; part of the config because sums, and so the last bits, depend on it."""
-    logging: LoggingConfig = LoggingConfig()
-
-    def settled(self) -> Self:
-        """With `device: auto` replaced by the device that it means here."""
-        from toytf.training.build import pick_device
-
-        return self.model_copy(update={"device": str(pick_device(self.device))})
 
 
 class TrainExperimentConfig(SeededConfig):

@@ -1,9 +1,10 @@
-"""What the task and the probe can be asked; needs no torch."""
+"""What the task, the probe and the study can be asked; needs no torch."""
 
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from toytf.experiments.seeded import SeededConfig
 from toytf.plugins import ProbeConfig, TaskConfig
 
 
@@ -25,3 +26,13 @@ class AgreementConfig(ProbeConfig):
     needs_roles: ClassVar[tuple[str, ...]] = ("all",)
 
     kind: Literal["agreement"]
+
+
+class CoincidenceConfig(SeededConfig):
+    """How often a token is the one before by chance, by the number of tokens."""
+
+    implementation: ClassVar[str] = "copycat.coincidence:Coincidence"
+
+    experiment: Literal["coincidence"]
+    n_tokens: tuple[int, ...] = (2, 4, 8)
+    samples: int = Field(default=4096, ge=1)

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 import torch
 
 from copycat.config import CopyConfig
+from toytf.measurement import Group, Reference
 from toytf.memory import Association
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Memory, Reference, Task
+from toytf.task import Batch, Memory, Task
 
 
 class CopyTask(Task):
@@ -37,9 +38,9 @@ class CopyTask(Task):
         asked[:, 0] = False
         return Batch(tokens, tokens.roll(1, 1), {"all": asked})
 
-    def references(self) -> Mapping[str, Reference]:
+    def references(self) -> Mapping[tuple[str, str], Reference]:
         """Always right, or a guess."""
-        return {"eval/all_accuracy": Reference(1.0, 1 / self.config.n_tokens)}
+        return {("all", "accuracy"): Reference(1.0, 1 / self.config.n_tokens)}
 
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
         """The two memories of the module's head."""
@@ -50,14 +51,24 @@ class CopyTask(Task):
         }
 
 
+AGREEMENT = Group("agreement", "Says the token before", "It should rise to 1, also where the loss is not counted.")
+
+
 class Agreement(Probe):
-    """`agreement/previous`."""
+    """`agreement/previous`, and by position in a figure."""
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Compare what the model says with the token before."""
         said = model(batch.tokens).argmax(-1)[:, 1:]
-        agreement = float((said == batch.tokens[:, :-1]).float().mean())
-        return ProbeResult(
-            {"agreement/previous": agreement}, {"agreement/previous": Reference(1.0, 1 / len(task.token_names))}
-        )
+        right = (said == batch.tokens[:, :-1]).float()
+        by_position = right.mean(0).tolist()
+
+        def draw() -> object:
+            from toytf.figures import lines
+
+            points = [(t + 2.0, value) for t, value in enumerate(by_position)]
+            return lines({"agreement": {"the model": points}}, "Who says the token before, by position", x="position")
+
+        measured = AGREEMENT.measurement(float(right.mean()), "previous", ideal=1.0, chance=1 / len(task.token_names))
+        return ProbeResult([measured], draw=draw)

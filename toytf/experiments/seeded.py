@@ -1,0 +1,27 @@
+"""What the configs of experiments share."""
+
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from toytf.config import Unique
+from toytf.plugins import ExperimentConfig
+from toytf.training.config import LoggingConfig
+
+
+class SeededConfig(ExperimentConfig):
+    """An experiment that is done once per seed."""
+
+    seeds: Annotated[tuple[int, ...], Unique] = Field(default=(0,), min_length=1)
+    """The experiment is done with each; the summary has their mean and standard deviation."""
+    device: str = "auto"
+    """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 2
+    """CPU threads; part of the config because sums, and so the last bits, depend on it."""
+    logging: LoggingConfig = LoggingConfig()
+
+    def settled(self) -> Self:
+        """With `device: auto` replaced by the device that it means here."""
+        from toytf.training.build import pick_device
+
+        return self.model_copy(update={"device": str(pick_device(self.device))})
