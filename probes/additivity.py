@@ -2,7 +2,7 @@
 
     L[s, r, a] = μ_a + α_{s,a} + β_{r,a} + γ_{sr,a}
 
-L are the logits in the mean over noise, centred over answers, since what all have in common changes no prediction; μ, α
+L are the logits averaged over noise and centred over answers, since what all have in common changes no prediction; μ, α
 and β are means over pairs. In the attention-only construction of Nichani, Lee, Bietti 2024 there is no interaction γ.
 All of it is linear in the stream x that is read out, L = x U, so it is done there, in d dimensions instead of |A|.
 """
@@ -19,17 +19,22 @@ from probes.fact_tables import (
     accuracy,
     by_pair,
     fact_tables,
-    factual,
     final_streams,
     ideal_of_sums,
     missed,
     why_no_tables,
 )
-from tasks.factual.ideal import exact, tokens_that_ask
+from tasks.factual.ideal import tokens_that_ask
 from tasks.factual.task import FactualTask
+from toytf.measurement import Group
+from toytf.memory import exact
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
-from toytf.task import Batch, Reference, Task
+
+ADDITIVITY = Group(
+    "additivity", "Logits as a sum over subject and relation", "Where the interaction is small and the sum answers all "
+    "facts, no pair is stored as such; pairs that are need a feed-forward part, or heads that compete.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +79,7 @@ def unknown_pairs(task: FactualTask) -> int:
 def sums(G: Float[Tensor, "token d"], model: ToyTransformer, task: FactualTask) -> Float[Tensor, "S R d"]:
     """G_s + G_r, plus e_q with a residual: q is the end token, or the relation where it stands last."""
     of_pairs = G[task.subjects][:, None] + G[task.relations]
-    return of_pairs + model.embed.W_E[tokens_that_ask(task)] if model.config.attention.residual else of_pairs
+    return model.attention(0).add(model.embed.W_E[tokens_that_ask(task)], of_pairs)
 
 
 class Additivity(FactProbe):
@@ -86,40 +91,31 @@ class Additivity(FactProbe):
                                    one layer without positions
 
     Chance: the fractions of independent random logits. Ideally sums know all facts without a feed-forward part; with
-    one they need not. What noise leaves in the mean counts as interaction, which matters only for a model that has
+    one they need not. What remains of noise on average counts as interaction, which matters only for a model that has
     learned little. Nothing is measured on a table with gaps.
     """
 
     config: AdditivityConfig
 
-    @torch.no_grad()
-    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-        """Split the logits of every fact, in the mean over fresh noise; the batch is not used."""
-        task = factual(self.config.kind, task)
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Split the logits of every fact, averaged over fresh noise."""
         if unknown_pairs(task):
-            return ProbeResult({})
+            return ProbeResult()
         U = model.unembed.W_U
         split = two_way(by_pair(final_streams(model, task, self.config.repeats).mean(1), task), U)
         if split is None:
-            return ProbeResult({})
-        S, R = len(task.subjects), len(task.relations)
-        of_sums = Reference(ideal_of_sums(model), 1 / len(task.output_names))
-        additive = split.additive.flatten(0, 1)
-        metrics = {
-            "additivity/subject": split.subject,
-            "additivity/relation": split.relation,
-            "additivity/interaction": split.interaction,
-            "additivity/accuracy": accuracy(additive, task, U),
-        }
-        references = {
-            "additivity/subject": Reference(chance=(S - 1) / max(S * R - 1, 1)),
-            "additivity/relation": Reference(chance=(R - 1) / max(S * R - 1, 1)),
-            "additivity/interaction": Reference(chance=(S - 1) * (R - 1) / max(S * R - 1, 1)),
-            "additivity/accuracy": of_sums,
-        }
+            return ProbeResult()
+        S, R, ideal, guess = len(task.subjects), len(task.relations), ideal_of_sums(model), 1 / len(task.output_names)
+        freedom, additive = max(S * R - 1, 1), split.additive.flatten(0, 1)
+        known = ADDITIVITY.measurement(accuracy(additive, task, U), "accuracy", ideal=ideal, chance=guess)
+        found = [
+            ADDITIVITY.measurement(split.subject, "subject", chance=(S - 1) / freedom),
+            ADDITIVITY.measurement(split.relation, "relation", chance=(R - 1) / freedom),
+            ADDITIVITY.measurement(split.interaction, "interaction", chance=(S - 1) * (R - 1) / freedom),
+            known,
+        ]
         if why_no_tables(model) is None:
             G = fact_tables(model, task, self.config.repeats).contributions
-            metrics["additivity/table_accuracy"] = accuracy(sums(G, model, task).flatten(0, 1), task, U)
-            references["additivity/table_accuracy"] = of_sums
-        wrong = missed(additive, task, self.config.failures, U)
-        return ProbeResult(metrics, references, {"additivity/accuracy": wrong})
+            by_tables = accuracy(sums(G, model, task).flatten(0, 1), task, U)
+            found.append(ADDITIVITY.measurement(by_tables, "table_accuracy", ideal=ideal, chance=guess))
+        return ProbeResult(found, {known.flat: missed(additive, task, self.config.failures, U)})

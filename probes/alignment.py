@@ -2,7 +2,7 @@
 
 M[z, y] = u_yᵀ Ŵ e_z  against  M*[z, y] = u_yᵀ W* e_z,   W* = Σ_z u_{f(z)} e_zᵀ
 
-Where a law p(y|z) should be stored, softmax_y M stands against the law itself.
+Where a distribution p(y|z) should be stored, softmax_y M is compared with the distribution itself.
 """
 
 import math
@@ -13,13 +13,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.config import AlignmentConfig
-from probes.matrices import Learned, have_diverged, learned_memories, worst_pairs
-from toytf.memory import Association, hebbian
+from probes.matrices import Learned, cosine, have_diverged, learned_memories, worst_pairs
+from toytf.measurement import Group, Measurement
+from toytf.memory import Association, exact, hebbian
 from toytf.memory.association import Readable
 from toytf.memory.measures import score_unit, split_scores
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
+
+ALIGNMENT = Group(
+    "alignment", "Learned against ideal matrix", "At cosine 1 the learned scores are those of the ideal memory; a "
+    "matrix can recall all pairs with much less.",
+)  # fmt: skip
 
 SHOWN = 64
 """How many keys and values of a memory the figure shows at most."""
@@ -30,8 +36,8 @@ class Alignment(Probe):
 
     signal / crosstalk = mean_z M[z, f(z)] / std_{z, y ≠ f(z)} M[z, y]
 
-    Only values that may compete for a key count. A law has the cosine only. The pairs of smallest margin, or the rows
-    of largest divergence from the law, are named.
+    Only values that may compete for a key count. A distribution has the cosine only. The pairs of smallest margin, or
+    the rows of largest divergence from the distribution, are named.
     """
 
     config: AlignmentConfig
@@ -41,36 +47,29 @@ class Alignment(Probe):
         """Compare every memory of the task that the model has room for; the batch is not used."""
         learned = learned_memories(model, task)
         if have_diverged(learned):
-            return ProbeResult({})
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
+            return ProbeResult()
+        found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
         panels: dict[str, tuple[np.ndarray, list[str], list[str]]] = {}
-
-        def add(name: str, value: float | None, reference: Reference) -> None:
-            if value is not None:
-                metrics[name], references[name] = value, reference
-
         for held in learned:
-            stored, name = held.association, f"alignment/{held.name}"
-            M, ideal = stored.scores(held.memory), held.law
-            if ideal is None:
+            stored, M = held.association, held.association.scores(held.memory)
+            chance: float | None = 0.0
+            if held.law is None:
                 W = hebbian(stored)
-                ideal = stored.scores(W)
-                add(f"{name}_cosine", cosine(M, ideal), Reference(1.0, 0.0))
-                add(
-                    f"{name}_signal_to_crosstalk",
-                    signal_to_crosstalk(stored, held.memory),
-                    Reference(signal_to_crosstalk(stored, W), 0.0),
-                )
-                unit = score_unit(stored, held.memory)
+                ideal, unit = stored.scores(W), score_unit(stored, held.memory)
                 wrong = worst_pairs(held, unit, self.config.worst) if 0 < unit < math.inf else []
             else:
-                wrong = worst_rows(held, ideal, self.config.worst)
+                ideal, wrong = held.law, worst_rows(held, held.law, self.config.worst)
                 M = M.softmax(1)
-                add(f"{name}_cosine", cosine(M, ideal), Reference(1.0, cosine(torch.ones_like(M), ideal)))
-            if f"{name}_cosine" in metrics:
-                failures[f"{name}_cosine"] = wrong
+                chance = cosine(exact(torch.ones_like(M)), exact(ideal))
+            aligned = cosine(exact(M), exact(ideal))
+            measured = [ALIGNMENT.measurement(aligned, ideal=1.0, chance=chance, measure="cosine")]
+            if held.law is None:
+                ratio, largest = (signal_to_crosstalk(stored, memory) for memory in (held.memory, W))
+                measured.append(ALIGNMENT.measurement(ratio, ideal=largest, chance=0.0, measure="signal_to_crosstalk"))
+            measured = held.named(one for one in measured if one.value is not None)
+            failures |= {one.flat: wrong for one in measured if one.quantity.at["measure"] == "cosine"}
+            found += measured
             panels |= {f"{held.name}, {label}": _panel(stored, m) for label, m in (("learned", M), ("ideal", ideal))}
 
         def draw() -> object:
@@ -79,15 +78,7 @@ class Alignment(Probe):
             title = f"Score of each value for each key, the largest = 1 (at most {SHOWN} keys and values shown)"
             return heat_maps(panels, title, x="value", y="key")
 
-        return ProbeResult(metrics, references, failures, draw)
-
-
-def cosine(M: Float[Tensor, "n m"], ideal: Float[Tensor, "n m"]) -> float | None:
-    """⟨M, M*⟩ / (|M| |M*|) over the entries that may compete, those above −∞; None if one of the two is 0 or ∞."""
-    competes = ~M.isneginf()
-    a, b = M[competes].cpu().double(), ideal[competes].cpu().double()
-    norms = float(a.norm() * b.norm())
-    return float(a @ b) / norms if 0 < norms < math.inf else None
+        return ProbeResult(found, failures, draw)
 
 
 def signal_to_crosstalk(association: Association, memory: Readable) -> float | None:

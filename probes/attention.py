@@ -9,18 +9,28 @@ With j = argmax_s a_ts, over the allowed keys, and on sequences with triggers (B
     uses_previous_token   … and layer 1 at the attended position attends to its previous position
 """
 
+from collections.abc import Iterator
+
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.config import AttentionConfig
+from probes.observed import observed
+from toytf.measurement import Group, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
+
+ATTENTION = Group(
+    "attention", "Where the two layers attend", "An induction head attends to the previous token in layer 1, and in "
+    "layer 2 to what followed the trigger before. Chance is uniform attention over the past.", variants=("where",),
+)  # fmt: skip
 
 
 class Attention(Probe):
-    """`attention/…` over heads' mean pattern; the chance value is what uniform attention over the past would get.
+    """`attention/…` by the mean pattern of all heads; the chance value is what uniform attention over the past would
+    get. Variants `/repeat`: where the output is the trigger itself.
 
     `predicts_attended` has none: what a guess would get depends on the model's own predictions.
     """
@@ -30,47 +40,60 @@ class Attention(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure both layers on the batch; a one-layer model has only the previous-token part."""
-        layers = range(min(model.config.n_layers, 2))
-        logits, seen = model.observe(batch.tokens, *(f"blocks.{layer}.attn.hook_pattern" for layer in layers))
-        patterns = [seen[f"blocks.{layer}.attn.hook_pattern"].mean(1) for layer in layers]
+        seen = observed(model, batch)
+        patterns = [pattern.mean(1) for pattern in seen.patterns[:2]]
         z, T = batch.tokens, batch.tokens.shape[1]
         positions = torch.arange(T, device=z.device)
-        found: dict[str, float] = {}
-        references: dict[str, Reference] = {}
-
-        def add(
-            name: str, right: Bool[Tensor, "b t"], where: Bool[Tensor, "b t"], chance: Float[Tensor, "b t"] | None
-        ) -> None:
-            if where.any():
-                found[f"attention/{name}"] = float(right[where].float().mean())
-                references[f"attention/{name}"] = Reference(
-                    1.0, None if chance is None else float(chance[where].mean())
-                )
-
-        one_of_the_past = (1 / (positions + 1.0)).expand_as(z)
+        fraction = 1 / (positions + 1.0)
+        one_of_the_past = fraction.expand_as(z)
         attended = [pattern.argmax(-1) for pattern in patterns]
         to_previous = attended[0] == positions - 1
         after = {name: torch.nn.functional.pad(batch.roles[name][:, :-1], (1, 0)) for name in ("trigger", "first_seen")}
-        add("previous_token", to_previous, after["trigger"], one_of_the_past)
-        add("previous_token_first", to_previous, after["first_seen"], one_of_the_past)
-        mass = patterns[0].diagonal(-1, 1, 2).mean()
-        found["attention/previous_token_mass"] = float(mass)
-        references["attention/previous_token_mass"] = Reference(1.0, float(one_of_the_past[:, 1:].mean()))
+        mass = float(patterns[0].diagonal(-1, 1, 2).mean())
+        found = [
+            *_fraction("previous_token", to_previous, after["trigger"], one_of_the_past),
+            *_fraction("previous_token_first", to_previous, after["first_seen"], one_of_the_past),
+            ATTENTION.measurement(mass, "previous_token_mass", ideal=1.0, chance=float(one_of_the_past[:, 1:].mean())),
+        ]
         if len(patterns) < 2:
-            return ProbeResult(found, references)
+            return ProbeResult(found)
 
         j = attended[1]
-        # No token stands before the first, and what the task merely shows in front is no occurrence of a trigger.
-        before = torch.nn.functional.pad(z.masked_fill(~batch.roles["all"], -1)[:, :-1], (1, 0), value=-1)
         past = positions[:, None] >= positions
-        fraction = 1 / (positions + 1.0)
-        followed_trigger = ((before[:, None, :] == z[:, :, None]) & past).sum(2) * fraction
+        after_trigger = followed(batch).sum(2) * fraction
         holds_output = ((z[:, None, :] == batch.targets[:, :, None]) & past).sum(2) * fraction
-        token_attended = z.gather(1, j)
+        follows, token_attended = tokens_before(batch).gather(1, j) == z, z.gather(1, j)
+        predicted, previous = seen.logits.argmax(-1), one_of_the_past.gather(1, j)
         scored = batch.roles["in_context"]
-        for suffix, where in {"": scored, "/repeat": scored & (z == batch.targets)}.items():
-            add(f"induction{suffix}", before.gather(1, j) == z, where, followed_trigger)
-            add(f"attends_to_output{suffix}", token_attended == batch.targets, where, holds_output)
-            add(f"predicts_attended{suffix}", token_attended == logits.argmax(-1), where, None)
-            add(f"uses_previous_token{suffix}", to_previous.gather(1, j), where & (j > 0), one_of_the_past.gather(1, j))
-        return ProbeResult(found, references)
+        for where, at in {None: scored, "repeat": scored & (z == batch.targets)}.items():
+            found += [
+                *_fraction("induction", follows, at, after_trigger, where),
+                *_fraction("attends_to_output", token_attended == batch.targets, at, holds_output, where),
+                *_fraction("predicts_attended", token_attended == predicted, at, None, where),
+                *_fraction("uses_previous_token", to_previous.gather(1, j), at & (j > 0), previous, where),
+            ]
+        return ProbeResult(found)
+
+
+def tokens_before(batch: Batch) -> Int[Tensor, "b t"]:
+    """z_{t−1}; −1 before the first position, and for what the task merely shows in front: it is no occurrence."""
+    return torch.nn.functional.pad(batch.tokens.masked_fill(~batch.roles["all"], -1)[:, :-1], (1, 0), value=-1)
+
+
+def followed(batch: Batch) -> Bool[Tensor, "b t t"]:
+    """[b, t, s]: does s ≤ t come right after a token z_t?"""
+    return (tokens_before(batch)[:, None, :] == batch.tokens[:, :, None]).tril()
+
+
+def _fraction(
+    name: str,
+    right: Bool[Tensor, "b t"],
+    scored: Bool[Tensor, "b t"],
+    chance: Float[Tensor, "b t"] | None,
+    where: str | None = None,
+) -> Iterator[Measurement]:
+    """The fraction of the scored positions that are right; nothing if there are none."""
+    if scored.any():
+        by_chance = None if chance is None else float(chance[scored].mean())
+        value = float(right[scored].float().mean())
+        yield ATTENTION.measurement(value, name, ideal=1.0, chance=by_chance, where=where)

@@ -12,7 +12,6 @@ class MemoryRecallConfig(ProbeConfig):
     """How much of each memory that solves the task the learned matrices recall."""
 
     implementation: ClassVar[str] = "probes.memory_recall:MemoryRecall"
-    draws: ClassVar[bool] = False
     reads_batch: ClassVar[bool] = False
 
     kind: Literal["memory_recall"]
@@ -24,7 +23,6 @@ class AttentionConfig(ProbeConfig):
     """Whether layer 1 attends to the previous token and layer 2 to what followed the trigger before."""
 
     implementation: ClassVar[str] = "probes.attention:Attention"
-    draws: ClassVar[bool] = False
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "trigger", "first_seen", "in_context")
 
     kind: Literal["attention"]
@@ -52,7 +50,7 @@ class MarginsConfig(ProbeConfig):
 
 
 class ScoresConfig(ProbeConfig):
-    """Where the scores of the right answers and of their rivals lie: broad as Hebb's, or narrow at the cut t*."""
+    """Where the scores of right answers and of their rivals lie: broad as with the Hebbian rule, or narrow at t*."""
 
     implementation: ClassVar[str] = "probes.scores:Scores"
     reads_batch: ClassVar[bool] = False
@@ -73,7 +71,6 @@ class UtilisationConfig(ProbeConfig):
     """How many pairs each learned matrix recalls, as a fraction of what a matrix of its size and rank can hold."""
 
     implementation: ClassVar[str] = "probes.utilisation:Utilisation"
-    draws: ClassVar[bool] = False
     reads_batch: ClassVar[bool] = False
 
     kind: Literal["utilisation"]
@@ -87,14 +84,13 @@ class AlignmentConfig(ProbeConfig):
 
     kind: Literal["alignment"]
     worst: PositiveInt = 10
-    """How many of the pairs, or rows of a law, that are most wrong to name per memory."""
+    """How many of the pairs, or rows of a distribution, that are most wrong to name per memory."""
 
 
 class TransplantConfig(ProbeConfig):
     """What the model does when learned matrices are replaced by the ideal memories, one at a time and all together."""
 
     implementation: ClassVar[str] = "probes.transplant:Transplant"
-    draws: ClassVar[bool] = False
 
     kind: Literal["transplant"]
     when: Literal["always", "end"] = "end"
@@ -106,7 +102,6 @@ class NoiseConfig(ProbeConfig):
     """Whether the model predicts the noise or the output, what its feed-forward part says, and where layer 2 looks."""
 
     implementation: ClassVar[str] = "probes.noise:Noise"
-    draws: ClassVar[bool] = False
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "in_context")
 
     kind: Literal["noise"]
@@ -186,7 +181,6 @@ class AdditivityConfig(_FactProbeConfig):
     """How much of the logits is a sum of what subject and relation say, and what that sum knows."""
 
     implementation: ClassVar[str] = "probes.additivity:Additivity"
-    draws: ClassVar[bool] = False
 
     kind: Literal["additivity"]
     failures: PositiveInt = 10
@@ -197,7 +191,6 @@ class FactStorageConfig(_FactProbeConfig):
     """Whether facts are stored in attention or in the feed-forward part."""
 
     implementation: ClassVar[str] = "probes.fact_storage:FactStorage"
-    draws: ClassVar[bool] = False
 
     kind: Literal["fact_storage"]
 
@@ -206,7 +199,6 @@ class PairMemoryConfig(_FactProbeConfig):
     """The feed-forward part as a memory of pairs: against least squares, and with the relation exchanged."""
 
     implementation: ClassVar[str] = "probes.pair_memory:PairMemory"
-    draws: ClassVar[bool] = False
 
     kind: Literal["pair_memory"]
     failures: PositiveInt = 10
@@ -217,7 +209,6 @@ class ValueAlignmentConfig(_FactProbeConfig):
     """The values of subjects and relations beside those of the construction."""
 
     implementation: ClassVar[str] = "probes.value_alignment:ValueAlignment"
-    draws: ClassVar[bool] = False
 
     kind: Literal["value_alignment"]
 
@@ -226,7 +217,6 @@ class FactRatiosConfig(_FactProbeConfig):
     """Facts and bits per parameter, and which theorem says that the model is large enough."""
 
     implementation: ClassVar[str] = "probes.fact_ratios:FactRatios"
-    draws: ClassVar[bool] = False
     reads_batch: ClassVar[bool] = False
 
     kind: Literal["fact_ratios"]

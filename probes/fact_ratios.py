@@ -8,12 +8,22 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from probes.config import FactRatiosConfig
-from probes.fact_tables import FactProbe, factual, final_streams, in_chunks
+from probes.fact_tables import FactProbe, final_streams, first_obstacle, in_chunks
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
+from toytf.measurement import Group
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Task
+
+RATIO = Group(
+    "ratio", "Facts against sizes", "How much a parameter, a head or a dimension has to hold; near the values of "
+    "theory a model of this size is full.",
+)  # fmt: skip
+THEOREM = Group(
+    "theorem", "Conditions of the theorems with constants 1 (1: they hold)", "Where one holds, weights that know all "
+    "facts exist, whether training finds them or not.",
+)  # fmt: skip
 
 
 class FactRatios(FactProbe):
@@ -38,21 +48,21 @@ class FactRatios(FactProbe):
         """Refuse a task without facts, and a model whose parameters the theorems do not count."""
         super().check(model, task)
         config = model.config
-        obstacles = {
-            f"n_layers = {config.n_layers}": config.n_layers > 1,
-            "joint matrices": "joint" in (config.attention.kq, config.attention.ov),
-            "a linear feed-forward part": config.feed_forward.kind == "linear",
-        }
-        for what, found in obstacles.items():
-            if found:
-                raise UserError(
-                    f'probe "{self.config.kind}" counts the parameters of one layer with factored heads and hidden '
-                    f"units, and this model has {what}"
-                )
+        what = first_obstacle(
+            {
+                f"n_layers = {config.n_layers}": config.n_layers > 1,
+                "joint matrices": "joint" in (config.attention.kq, config.attention.ov),
+                "a linear feed-forward part": config.feed_forward.kind == "linear",
+            }
+        )
+        if what:
+            raise UserError(
+                f'probe "{self.config.kind}" counts the parameters of one layer with factored heads and hidden units, '
+                f"and this model has {what}"
+            )
 
-    @torch.no_grad()
-    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-        """Count, and take the loss over every fact among fresh noise; the batch is not used."""
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Count, and take the loss over every fact among fresh noise."""
         from toytf.theory import (  # brings scipy, which training can do without
             FACTS_PER_PARAMETER,
             additive_dimension,
@@ -61,7 +71,7 @@ class FactRatios(FactProbe):
             recall_parameters,
         )
 
-        task, config, part = factual(self.config.kind, task), model.config, model.feed_forward(0)
+        config, part = model.config, model.feed_forward(0)
         table = task.table
         S, R, D, facts = table.n_subjects, table.n_relations, table.largest_set, len(task.pairs)
         d, heads, d_head = config.d_model, config.attention.n_heads, config.d_head
@@ -72,24 +82,19 @@ class FactRatios(FactProbe):
         disjoint = bool((table.sets.sum(0) <= 1).all())
         x = final_streams(model, task, self.config.repeats)
         losses = losses_of(x, model.unembed.W_U, task.targets).mean(1)
-        metrics = {
-            "ratio/facts_per_parameter": facts / parameters,
-            "ratio/bits_per_parameter": bits_known(task, losses) / parameters,
-            "ratio/attention": facts / (heads * d_head * d),
-            "ratio/heads": heads * d_head / (S + R),
-            "ratio/dimension": d / (R + D),
-            "theorem/attention_only": float(attention_suffices(S, R, D, **size, disjoint=disjoint)),
-        }
-        references = {
-            "ratio/facts_per_parameter": Reference(theory=FACTS_PER_PARAMETER),
-            "ratio/bits_per_parameter": Reference(bits_known(task, torch.zeros_like(losses)) / parameters, 0.0),
-            "ratio/dimension": Reference(theory=additive_dimension(S, R, D) / (R + D)),
-        }
+        bits, all_bits = (bits_known(task, loss) / parameters for loss in (losses, torch.zeros_like(losses)))
+        found = [
+            RATIO.measurement(facts / parameters, "facts_per_parameter", theory=FACTS_PER_PARAMETER),
+            RATIO.measurement(bits, "bits_per_parameter", ideal=all_bits, chance=0.0),
+            RATIO.measurement(facts / (heads * d_head * d), "attention"),
+            RATIO.measurement(heads * d_head / (S + R), "heads"),
+            RATIO.measurement(d / (R + D), "dimension", theory=additive_dimension(S, R, D) / (R + D)),
+            THEOREM.measurement(attention_suffices(S, R, D, **size, disjoint=disjoint), "attention_only"),
+        ]
         if part is not None:
-            metrics["ratio/feed_forward"] = facts / (m * d)
             suffice = attention_and_mlp_suffice(S, R, **size, width=m, most_frequent=most_frequent)
-            metrics["theorem/attention_mlp"] = float(suffice)
-        return ProbeResult(metrics, references)
+            found += [RATIO.measurement(facts / (m * d), "feed_forward"), THEOREM.measurement(suffice, "attention_mlp")]
+        return ProbeResult(found)
 
 
 def losses_of(

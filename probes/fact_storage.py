@@ -5,7 +5,6 @@
 A path is removed by putting its mean over all facts in its place.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,15 +15,24 @@ from probes.fact_tables import (
     accuracy,
     by_pair,
     fact_tables,
-    factual,
     feed_forward,
     in_chunks,
     width_of,
 )
 from tasks.factual.task import FactualTask
+from toytf.measurement import Group
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Task
+
+FACT_STORAGE = Group(
+    "fact_storage", "Accuracy by path", "The path that answers the facts alone, and without which the model forgets "
+    "them, is where they are stored. Chance is a guess.",
+)  # fmt: skip
+FACT_MARGIN = Group(
+    "fact_margin", "Margin of the right answer over the mean answer by path", "How much each path adds to the logit of "
+    "the right answer.", unit="logits",
+)  # fmt: skip
 
 
 class FactStorage(TableProbe):
@@ -47,38 +55,32 @@ class FactStorage(TableProbe):
         super().check(model, task)
         feed_forward(self.config.kind, model)
 
-    @torch.no_grad()
-    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-        """Measure the paths on every fact among fresh noise; the batch is not used."""
-        task, U = factual(self.config.kind, task), model.unembed.W_U
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Measure the paths on every fact among fresh noise."""
+        U = model.unembed.W_U
         attended = fact_tables(model, task, self.config.repeats).attended
         part = feed_forward(self.config.kind, model)
-        has_direct = part is None or model.config.feed_forward.residual
-        direct = attended if has_direct else torch.zeros_like(attended)
-        metrics: dict[str, float] = {}
-        if has_direct:
-            metrics["fact_storage/direct"] = accuracy(direct, task, U)
-            metrics["fact_margin/direct"] = mean_margin(direct, task, U)
+        direct = attended if part is None else part.skip(attended)
+        paths, accuracies, interaction = {}, {}, None
+        if direct is not None:
+            paths["direct"] = direct
         if part is not None:
-            through = in_chunks(part, width_of(model), attended.flatten(0, 1)).view_as(attended)
-            metrics |= {
-                "fact_storage/feed_forward": accuracy(through, task, U),
-                "fact_margin/feed_forward": mean_margin(through, task, U),
-                "fact_storage/without_feed_forward": accuracy(direct + through.mean((0, 1)), task, U),
-            }
-            if has_direct:
-                metrics["fact_storage/without_direct"] = accuracy(through + direct.mean((0, 1)), task, U)
+            through = paths["feed_forward"] = in_chunks(part, width_of(model), attended.flatten(0, 1)).view_as(attended)
+            constant = through.mean((0, 1)).expand_as(through)
+            accuracies["without_feed_forward"] = accuracy(part.add(attended, constant), task, U)
+            if direct is not None:
+                accuracies["without_direct"] = accuracy(part.add(attended.mean((0, 1)), through), task, U)
             split = None if unknown_pairs(task) else two_way(by_pair(through.mean(1), task), U)
             if split is not None:
-                additive = split.additive.flatten(0, 1)[:, None]
-                metrics["fact_storage/additive_feed_forward"] = accuracy(direct + additive, task, U)
-                metrics["fact_storage/feed_forward_interaction"] = split.interaction
-        references = {
-            name: Reference(chance=0.0 if name.startswith("fact_margin/") else 1 / U.shape[1])
-            for name in metrics
-            if not name.endswith("interaction")
-        }
-        return ProbeResult(metrics, references)
+                additive = split.additive.flatten(0, 1)[:, None].expand_as(through)
+                accuracies["additive_feed_forward"] = accuracy(part.add(attended, additive), task, U)
+                interaction = split.interaction
+        accuracies |= {name: accuracy(path, task, U) for name, path in paths.items()}
+        found = [FACT_STORAGE.measurement(value, name, chance=1 / U.shape[1]) for name, value in accuracies.items()]
+        found += [FACT_MARGIN.measurement(mean_margin(path, task, U), name, chance=0.0) for name, path in paths.items()]
+        if interaction is not None:
+            found.append(FACT_STORAGE.measurement(interaction, "feed_forward_interaction"))
+        return ProbeResult(found)
 
 
 def mean_margin(x: Float[Tensor, "fact draw d"], task: FactualTask, U: Float[Tensor, "d A"]) -> float:

@@ -9,8 +9,10 @@ Probes of one evaluation share them, and what they look at beyond is taken in ch
 masses on all tokens nor logits of all answers are ever held for all sequences.
 """
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from einops import einsum, rearrange
@@ -24,8 +26,8 @@ from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models.transformer import Block, FeedForward, ToyTransformer, no_hook
-from toytf.probe import Probe, shared
-from toytf.task import Task
+from toytf.probe import Probe, ProbeResult, shared
+from toytf.task import Batch, Task
 
 CHUNK = 2**20
 """Floats that are held at a time where every fact meets every answer, token or hidden unit (4 MB)."""
@@ -42,9 +44,9 @@ class FactTables:
     values: Float[Tensor, "head token d"]
     """OV_h(z)."""
     mass: Float[Tensor, "head token"]
-    """p_h(z), in the mean over all sequences."""
+    """p_h(z), averaged over all sequences."""
     mass_given: Float[Tensor, "head token"]
-    """p_h(z) in the mean over all sequences that have z in them; 0 if none has."""
+    """p_h(z), averaged over all sequences that have z in them; 0 if none has."""
     relation_mass: Float[Tensor, "fact draw head"]
     """p_h of the relation in each sequence."""
     attended: Float[Tensor, "fact draw d"]
@@ -55,9 +57,9 @@ class FactTables:
         """ℓ_h(z)."""
         return self.keys @ self.vectors.T
 
-    @property
+    @cached_property
     def contributions(self) -> Float[Tensor, "token d"]:
-        """G_z = Σ_h E[p_h(z) | z is there] OV_h(z): what a token adds to the stream, in the mean."""
+        """G_z = Σ_h E[p_h(z) | z is there] OV_h(z): what a token adds to the stream on average."""
         return einsum(self.mass_given, self.values, "head token, head token d -> token d")
 
 
@@ -81,17 +83,32 @@ def require_tables(kind: str, model: ToyTransformer) -> None:
 def why_no_tables(model: ToyTransformer) -> str | None:
     """What keeps the attention of a model from being a function of tokens alone; None if nothing does."""
     config = model.config
-    obstacles = {
-        f"n_layers = {config.n_layers}": config.n_layers > 1,
-        f"attention.kind = {config.attention.kind}": config.attention.kind != "softmax",
-        f"position = {config.position}": config.position != "none",
-        f"norm = {config.norm}": config.norm != "none",
-    }
+    return first_obstacle(
+        {
+            f"n_layers = {config.n_layers}": config.n_layers > 1,
+            f"attention.kind = {config.attention.kind}": config.attention.kind != "softmax",
+            f"position = {config.position}": config.position != "none",
+            f"norm = {config.norm}": config.norm != "none",
+        }
+    )
+
+
+def first_obstacle(obstacles: Mapping[str, bool]) -> str | None:
+    """The name of the first obstacle that is there; None if none is."""
     return next((what for what, found in obstacles.items() if found), None)
 
 
 class FactProbe(Probe):
-    """A probe of facts."""
+    """A probe of facts: it asks for every fact among fresh noise, and uses no batch."""
+
+    @torch.no_grad()
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """Measure every fact; the batch is not used."""
+        return self.measure(model, factual(self.config.kind, task))
+
+    @abstractmethod
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Measure the model on every fact of the task."""
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a task without facts."""
@@ -130,18 +147,16 @@ def feed_forward(kind: str, model: ToyTransformer) -> FeedForward | None:
 @torch.no_grad()
 def fact_tables(model: ToyTransformer, task: FactualTask, draws: int) -> FactTables:
     """The tables of a model that `require_tables` accepts."""
-    E, asking = model.embed.W_E, tokens_that_ask(task)
-    keys = einsum(E[asking], model.W_KQ(0), "query i, head i j -> query head j") / model.attention(0).scale
+    E, asking, attention = model.embed.W_E, tokens_that_ask(task), model.attention(0)
+    keys = einsum(E[asking], model.W_KQ(0), "query i, head i j -> query head j") / attention.scale
     values = E @ model.W_OV(0)
     tokens = facts_among_noise(task, draws).tokens
     relation = (task.pairs[:, 1] + task.relations.start).repeat_interleave(draws)
-    (heads, V, _), T = values.shape, tokens.shape[1]
+    (heads, V, d), T = values.shape, tokens.shape[1]
     starts = V * torch.arange(heads, device=task.device)[:, None]  # of each head, in a table over heads and tokens
 
     mass_of, sequences_with = values.new_zeros(heads * V), torch.zeros(V, dtype=torch.long, device=task.device)
-    relation_mass, attended = values.new_empty(len(tokens), heads), E[tokens[:, -1]]
-    if not model.config.attention.residual:
-        attended.zero_()
+    relation_mass, attended = values.new_empty(len(tokens), heads), values.new_empty(len(tokens), d)
     width = T if task.end is not None else max(T, V // draws)  # where relations ask, there is a query for every fact
     for z, r, on_relation, a in some_at_a_time(heads * width, tokens, relation, relation_mass, attended):
         last, query = torch.unique(z[:, -1], return_inverse=True)
@@ -151,7 +166,8 @@ def fact_tables(model: ToyTransformer, task: FactualTask, draws: int) -> FactTab
         mass_of += torch.zeros_like(mass_of).scatter_add_(0, at.flatten(), p.flatten())
         sequences_with += torch.bincount(_different(z), minlength=V)
         on_relation.copy_((p * (z == r[:, None])[:, None]).sum(-1))
-        a.add_(embedding_bag(at.flatten(1), values.flatten(0, 1), mode="sum", per_sample_weights=p.flatten(1)))
+        added = embedding_bag(at.flatten(1), values.flatten(0, 1), mode="sum", per_sample_weights=p.flatten(1))
+        a.copy_(attention.add(E[z[:, -1]], added))
     return FactTables(
         keys,
         E,
@@ -190,11 +206,6 @@ def width_of(model: ToyTransformer) -> int:
     """The floats of a vector in the first layer where there are most: hidden units, or the stream."""
     part = model.feed_forward(0)
     return model.config.d_model if part is None else max(part.W_in.shape)
-
-
-def fact_logits(model: ToyTransformer, task: FactualTask, draws: int) -> Float[Tensor, "fact draw answer"]:
-    """The logits at the last position for every fact, all at once: large if there are many facts and answers."""
-    return final_streams(model, task, draws) @ model.unembed.W_U
 
 
 # Answers

@@ -13,9 +13,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.config import HeadsConfig
+from probes.observed import observed
+from toytf.measurement import Group, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
+
+HEADS = Group(
+    "heads", "Attention on the pattern of a kind of head", "Near 1 the head is of that kind; chance is uniform "
+    "attention on the same tokens.", variants=("score",),
+)  # fmt: skip
 
 
 def detection_patterns(tokens: Int[Tensor, "batch t"]) -> dict[str, Bool[Tensor, "batch t t"]]:
@@ -29,7 +36,7 @@ def detection_patterns(tokens: Int[Tensor, "batch t"]) -> dict[str, Bool[Tensor,
 def mass_on_pattern(
     attention: Float[Tensor, "batch head t t"], pattern: Bool[Tensor, "batch t t"]
 ) -> Float[Tensor, "head"]:
-    """How much of its attention each head puts on the pattern D, in the mean over the queries with a place in it.
+    """How much of its attention each head puts on the pattern D, averaged over the queries with a place in it.
 
     ⟨Σ_s a_ts D_ts⟩ over all t with Σ_s D_ts > 0;  not a number if there is none.
     """
@@ -40,7 +47,7 @@ def mass_on_pattern(
 def detect_head_score(
     attention: Float[Tensor, "batch head t t"], pattern: Bool[Tensor, "batch t t"]
 ) -> Float[Tensor, "head"]:
-    """The fraction of all its attention that each head puts on the pattern D, in the mean over sequences.
+    """The fraction of all its attention that each head puts on the pattern D, averaged over sequences.
 
     ⟨Σ_ts a_ts D_ts / Σ_ts a_ts⟩: TransformerLens' `detect_head` with error measure `mul`. A query without a place in D
     counts as a miss, so with Σ_s a_ts = 1 this is `mass_on_pattern` times the fraction of the queries that have one.
@@ -67,32 +74,31 @@ class Heads(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure every head of every layer on the batch."""
-        layers = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
-        _, seen = model.observe(batch.tokens, *layers)
-        heads = [f"L{layer}H{h + 1}" for layer, name in enumerate(layers, 1) for h in range(seen[name].shape[1])]
+        layers = observed(model, batch).patterns
+        heads = [f"L{layer}H{h + 1}" for layer, pattern in enumerate(layers, 1) for h in range(pattern.shape[1])]
         uniform = uniform_attention(batch.tokens)
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
+        found: list[Measurement] = []
         masses: dict[str, list[float]] = {}
         for kind, pattern in detection_patterns(batch.tokens).items():
             has_place = pattern.any(-1)
             if not has_place.any():
                 continue
             for variant, score, ideal in (
-                ("", mass_on_pattern, 1.0),
-                ("/detect_head", detect_head_score, float(has_place.float().mean())),
+                (None, mass_on_pattern, 1.0),
+                ("detect_head", detect_head_score, float(has_place.float().mean())),
             ):
-                reference = Reference(ideal, float(score(uniform, pattern)))
-                found = torch.cat([score(seen[name], pattern) for name in layers]).tolist()
-                for head, value in zip(heads, found, strict=True):
-                    metrics[f"heads/{head}_{kind}{variant}"] = value
-                    references[f"heads/{head}_{kind}{variant}"] = reference
-                if not variant:
-                    masses[f"{kind}<br>(chance {reference.chance:.3f})"] = found
+                chance = float(score(uniform, pattern))
+                values = torch.cat([score(attention, pattern) for attention in layers]).tolist()
+                found += [
+                    HEADS.measurement(value, ideal=ideal, chance=chance, head=head, kind=kind, score=variant)
+                    for head, value in zip(heads, values, strict=True)
+                ]
+                if variant is None:
+                    masses[f"{kind}<br>(chance {chance:.3f})"] = values
 
         def draw() -> object:
             from toytf.figures import fractions
 
             return fractions(masses, heads, "Attention on the pattern of each kind of head")
 
-        return ProbeResult(metrics, references, draw=draw)
+        return ProbeResult(found, draw=draw)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from probes.config import MarginsConfig
-from probes.matrices import as_metrics, learned_memories, worst_pairs
-from toytf.memory import StorageProblem, maximise_margin
+from probes.matrices import learned_memories, worst_pairs
+from toytf.measurement import Measurement
+from toytf.memory import StorageProblem, exact, maximise_margin
 from toytf.memory.measures import measure_margins, score_unit
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
 
 
 class Margins(Probe):
@@ -29,31 +30,29 @@ class Margins(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure every memory of the task that the model has room for; the batch is not used."""
-        learned = learned_memories(model, task)
-        metrics, references = as_metrics(
-            (f"margin/{held.name}", measure_margins(held.association, held.memory)) for held in learned
-        )
-        if self.config.best:
-            for held in learned:
-                smallest = f"margin/{held.name}_min"
-                if smallest in metrics and isinstance(held.memory, Tensor):
-                    reached = maximise_margin(StorageProblem.of(held.association))[0].margin_lower
-                    references[smallest] = replace(references.get(smallest, Reference()), ideal=reached)
+        found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
         panels, lines = {}, {}
-        for held in learned:
-            smallest = f"margin/{held.name}_min"
-            if smallest in metrics:
+        for held in learned_memories(model, task):
+            measured = {
+                one.quantity.at["measure"]: one for one in held.named(measure_margins(held.association, held.memory))
+            }
+            if "min" in measured:
+                smallest = measured["min"]
+                if self.config.best and isinstance(held.memory, Tensor):
+                    reached = maximise_margin(StorageProblem.of(held.association))[0].margin_lower
+                    measured["min"] = replace(smallest, reference=replace(smallest.reference, ideal=reached))
                 unit = score_unit(held.association, held.memory)
-                margins = held.association.margins(held.memory).cpu().double() / unit
-                failures[smallest] = worst_pairs(held, unit, self.config.worst)
+                margins = exact(held.association.margins(held.memory)) / unit
+                failures[smallest.flat] = worst_pairs(held, unit, self.config.worst)
                 panels[held.name] = {"margin": margins[margins.isfinite()].numpy()}
-                best = references[smallest].theory if smallest in references else None
+                best = smallest.reference.theory
                 lines[held.name] = {"not recalled below": 0.0} | ({"largest minimum in theory": best} if best else {})
+            found += measured.values()
 
         def draw() -> object:
             from toytf.figures import histograms
 
             return histograms(panels, "Margins", lines=lines, x="margin in units of a generic score")
 
-        return ProbeResult(metrics, references, failures, draw)
+        return ProbeResult(found, failures, draw)

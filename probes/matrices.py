@@ -1,6 +1,7 @@
-"""The learned memories of a model as matrices, and measures of them as metrics."""
+"""The learned memories of a model as matrices."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,11 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from toytf.measurement import Measurement
 from toytf.memory import Association
 from toytf.memory.association import Readable
-from toytf.memory.measures import Measured
 from toytf.models.transformer import Slot, ToyTransformer
-from toytf.task import Reference, Task
+from toytf.probe import shared
+from toytf.task import Memory, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +22,7 @@ class Learned:
     """What a model holds where an Association should be: W [d_out d_in], all heads summed, or a non-linear map.
 
     rank is the width that W passes through: all heads together when it is factored; slot is where the model has it; law
-    is what should be stored instead of single answers, if anything (see `toytf.task.Memory`).
+    is the distribution that should be stored instead of single answers, if any (see `toytf.task.Memory`).
     """
 
     name: str
@@ -30,12 +32,25 @@ class Learned:
     slot: Slot
     law: Float[Tensor, "n m"] | None = None
 
+    def named(self, measured: Iterable[Measurement]) -> list[Measurement]:
+        """Measurements as those of this memory."""
+        return [one.placed({"memory": self.name}) for one in measured]
 
+
+@shared
+@torch.no_grad()
+def memories(model: ToyTransformer, task: Task) -> Mapping[str, Memory]:
+    """The memories of the task that the model has room for."""
+    return task.memories(model)
+
+
+@shared
+@torch.no_grad()
 def learned_memories(model: ToyTransformer, task: Task) -> list[Learned]:
     """Every memory of the task that the model has room for; a feed-forward part is a matrix only if linear."""
     identity = torch.eye(model.config.d_model, device=model.device)
     found = []
-    for name, wanted in task.memories(model).items():
+    for name, wanted in memories(model, task).items():
         read: Readable = partial(model.read, wanted.slot)
         if _is_linear(model, wanted.slot):
             read = model.read(wanted.slot, identity).T  # the model has x @ W, an Association W e
@@ -56,16 +71,15 @@ def have_diverged(learned: Iterable[Learned]) -> bool:
     )
 
 
-def as_metrics(measured: Iterable[tuple[str, Measured]]) -> tuple[dict[str, float], dict[str, Reference]]:
-    """Metrics named `<prefix>_<measure>` with their predictions, for pairs of a prefix and measures."""
-    metrics: dict[str, float] = {}
-    references: dict[str, Reference] = {}
-    for prefix, found in measured:
-        metrics |= {f"{prefix}_{name}": value for name, value in found.metrics.items()}
-        references |= {f"{prefix}_{name}": Reference(theory=value) for name, value in found.theory.items()}
-    return metrics, references
+def cosine(X: Float[Tensor, "n m"], ideal: Float[Tensor, "n m"]) -> float | None:
+    """⟨X, X*⟩ / (|X| |X*|) over the entries of X above −∞; None if one of the two is 0 or ∞."""
+    competes = ~X.isneginf()
+    x, y = X[competes], ideal[competes]
+    norms = float(x.norm() * y.norm())
+    return float((x * y).sum()) / norms if 0 < norms < math.inf else None
 
 
+@shared
 def worst_pairs(held: Learned, unit: float, limit: int) -> list[str]:
     """The pairs with the smallest margins, as "key → target: margin 0.12 before rival"; behind it, if not recalled."""
     stored = held.association

@@ -3,6 +3,7 @@
 R(Ŵ) = (1/n) Σ_z 1{f(z) = argmax_y u_yᵀ Ŵ e_z}, over the candidates of each memory (Bietti et al. 2023, §5).
 """
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -10,49 +11,70 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.config import MemoryRecallConfig
+from probes.matrices import memories
+from toytf.measurement import Group, Measurement, Scalar
 from toytf.memory import Association
 from toytf.memory.association import Readable
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
+
+RECALL = Group(
+    "recall", "Recall, as a fraction of the pairs", "At 1 a learned matrix gives the right answer for every pair that "
+    "it should store. Memories that leave chance one after the other are learned one after the other.",
+    variants=("criterion", "head"), timed="onset",
+)  # fmt: skip
+KL = Group(
+    "kl", "Divergence from the distribution to be stored", "At 0 the model predicts what it should store; chance is a "
+    "prediction that is the same for all.", unit="nats",
+)  # fmt: skip
 
 
 class MemoryRecall(Probe):
-    """`recall/<memory>`, its views and weighted form; one per head when there are several; `kl/<memory>` for laws."""
+    """`recall/<memory>`, its views and weighted form, and `/head0` when there are several; `kl/<memory>`, if it is one
+    of a distribution.
+    """
 
     config: MemoryRecallConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure every memory of the task that the model has room for; the batch is not used."""
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
+        found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
-
-        def add(name: str, value: float, reference: Reference) -> None:
-            metrics[name], references[name] = value, reference
-
-        def add_recall(name: str, association: Association, read: Readable) -> None:
-            reference = Reference(1.0, association.chance)
-            add(name, float(association.recall(read)), reference)
-            if association.weights is not None and association.weights.any():
-                add(f"{name}_weighted", float(association.recall(read, weighted=True)), reference)
-
-        for name, memory in task.memories(model).items():
+        for name, memory in memories(model, task).items():
             stored, read = memory.association, partial(model.read, memory.slot)
-            add_recall(f"recall/{name}", stored, read)
-            failures[f"recall/{name}"] = stored.failures(read, self.config.failures)
+            own = _recall(stored, read, {"memory": name})
+            failures[own[0].flat] = stored.failures(read, self.config.failures)
+            found += own
             for view, association in memory.views.items():
-                add_recall(f"recall/{name}{view}", association, read)
+                found += _recall(association, read, {"memory": name, **_factors(view)})
             n_heads = model.config.attention.n_heads
             if n_heads > 1 and memory.slot.part != "FF":
                 for head in range(n_heads):
-                    add_recall(f"recall/{name}/head{head}", stored, partial(read, head=head))
+                    found += _recall(stored, partial(read, head=head), {"memory": name, "head": head})
             if memory.law is not None:
                 logits = stored.scores(read)
-                reference = Reference(0.0, _divergence(memory.law, torch.zeros_like(logits)))
-                add(f"kl/{name}", _divergence(memory.law, logits), reference)
-        return ProbeResult(metrics, references, failures)
+                chance = _divergence(memory.law, torch.zeros_like(logits))
+                found.append(KL.measurement(_divergence(memory.law, logits), ideal=0.0, chance=chance, memory=name))
+        return ProbeResult(found, failures)
+
+
+def _recall(association: Association, read: Readable, at: Mapping[str, Scalar]) -> list[Measurement]:
+    """With every pair counted alike and, if pairs have weights, by weight."""
+    chance = association.chance
+    found = [RECALL.measurement(float(association.recall(read)), ideal=1.0, chance=chance)]
+    if association.weights is not None and association.weights.any():
+        weighted = float(association.recall(read, weighted=True))
+        found.append(RECALL.measurement(weighted, ideal=1.0, chance=chance, weighted=True))
+    return [measured.placed(at) for measured in found]
+
+
+def _factors(view: str) -> dict[str, Scalar]:
+    """What a view adds to the name of its memory, `_64/causal`, as factors."""
+    words, _, criterion = view.partition("/")
+    said: dict[str, Scalar] = {"view": words.removeprefix("_"), "criterion": criterion}
+    return {factor: value for factor, value in said.items() if value}
 
 
 def _divergence(law: Float[Tensor, "n m"], logits: Float[Tensor, "n m"]) -> float:

@@ -6,14 +6,29 @@
 - predicted_noise: how often τ is predicted; /noise and /output: where τ comes, and where something else does
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probes.attention import followed
 from probes.config import NoiseConfig
+from probes.matrices import memories
+from probes.observed import observed
+from toytf.measurement import Group, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
+
+NOISE = Group(
+    "noise", "Noise against context", "At a trigger that was seen before: does the model predict the noise token or "
+    "the output, and to which of the two does layer 2 attend?", variants=("where",),
+)  # fmt: skip
+NOISE_MARGIN = Group(
+    "noise_margin", "Margin of the noise token in the feed-forward part", "Above 0 the feed-forward part by itself "
+    "predicts noise after a trigger.", unit="logits",
+)  # fmt: skip
 
 
 class Noise(Probe):
@@ -24,41 +39,43 @@ class Noise(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure on the batch; the feed-forward margin needs a feed-forward part, attention a second layer."""
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
-
-        def add(name: str, values: Float[Tensor, "b t"], where: Bool[Tensor, "b t"], reference: Reference) -> None:
-            if where.any():
-                metrics[f"noise/{name}"] = float(values[where].mean())
-                references[f"noise/{name}"] = reference
-
-        second = "blocks.1.attn.hook_pattern"
-        logits, seen = model.observe(batch.tokens, second)
-        law, scored, z = logits.softmax(-1), batch.roles["in_context"], batch.tokens
+        seen = observed(model, batch)
+        p, scored, z = seen.logits.softmax(-1), batch.roles["in_context"], batch.tokens
         noise = task.rivals(batch)["noise"]
-        uniform = 1 / len(task.output_names)
+        guess = 1 / len(task.output_names)
         alpha = task.config.noise.probability
-        add("p_noise", law.gather(2, noise[..., None])[..., 0], scored, Reference(alpha, uniform))
-        add("p_correct", law.gather(2, batch.targets[..., None])[..., 0], scored, Reference(chance=uniform))
-        predicted = (logits.argmax(-1) == noise).float()
-        add("predicted_noise", predicted, scored, Reference(chance=uniform))
-        add("predicted_noise/noise", predicted, scored & (batch.targets == noise), Reference(chance=uniform))
-        add("predicted_noise/output", predicted, scored & (batch.targets != noise), Reference(chance=uniform))
-
-        stored = task.memories(model).get("FF2_noise")
+        is_noise, predicted = batch.targets == noise, (seen.logits.argmax(-1) == noise).float()
+        found = [
+            *_mean("p_noise", p.gather(2, noise[..., None])[..., 0], scored, ideal=alpha, chance=guess),
+            *_mean("p_correct", p.gather(2, batch.targets[..., None])[..., 0], scored, chance=guess),
+            *_mean("predicted_noise", predicted, scored, chance=guess),
+            *_mean("predicted_noise", predicted, scored & is_noise, chance=guess, where="noise"),
+            *_mean("predicted_noise", predicted, scored & ~is_noise, chance=guess, where="output"),
+        ]
+        stored = memories(model, task).get("FF2_noise")
         if stored is not None:
             margins = stored.association.margins(lambda keys: model.read(stored.slot, keys))
-            metrics["noise_margin/FF2"] = float(margins.mean())
-        if second in seen:
-            pattern = seen[second].mean(1)
-            T = z.shape[1]
-            before = torch.nn.functional.pad(z.masked_fill(~batch.roles["all"], -1)[:, :-1], (1, 0), value=-1)
-            past = torch.ones(T, T, dtype=torch.bool, device=z.device).tril()
-            followed = (before[:, None, :] == z[:, :, None]) & past
-            is_noise = (z == noise)[:, None, :]
-            fraction = 1 / torch.arange(1.0, T + 1, device=z.device)
-            split = {"attention_output": followed & ~is_noise, "attention_noise": followed & is_noise}
+            found.append(NOISE_MARGIN.measurement(float(margins.mean()), part="FF2"))
+        if len(seen.patterns) > 1:
+            pattern, after_trigger = seen.patterns[1].mean(1), followed(batch)
+            holds_noise = (z == noise)[:, None, :]
+            fraction = 1 / torch.arange(1.0, z.shape[1] + 1, device=z.device)
+            split = {"attention_output": after_trigger & ~holds_noise, "attention_noise": after_trigger & holds_noise}
             for name, keys in split.items():
                 uniformly = float((keys.sum(2) * fraction)[scored].mean()) if scored.any() else None
-                add(name, (pattern * keys).sum(2), scored, Reference(chance=uniformly))
-        return ProbeResult(metrics, references)
+                found += _mean(name, (pattern * keys).sum(2), scored, chance=uniformly)
+        return ProbeResult(found)
+
+
+def _mean(
+    name: str,
+    values: Float[Tensor, "b t"],
+    scored: Bool[Tensor, "b t"],
+    *,
+    ideal: float | None = None,
+    chance: float | None = None,
+    where: str | None = None,
+) -> Iterator[Measurement]:
+    """The mean over the scored positions; nothing if there are none."""
+    if scored.any():
+        yield NOISE.measurement(float(values[scored].mean()), name, ideal=ideal, chance=chance, where=where)

@@ -1,6 +1,6 @@
 """Which head attends to which subject and relation, and by how much (Nichani, Lee, Bietti 2024).
 
-A head owns a token if it puts more than half of its attention on it, in the mean over the sequences that have it. In
+A head owns a token if it puts more than half of its attention on it, averaged over the sequences that have it. In
 the construction every subject and every relation is owned, each head attends by one vector k_h, and one that owns
 neither token of a sequence rests on the end token:
 
@@ -9,18 +9,29 @@ neither token of a sequence rests on the end token:
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.config import OwnershipConfig
-from probes.fact_tables import FactTables, TableProbe, fact_tables, factual
-from tasks.factual.ideal import exact, key_vector, tokens_that_ask
+from probes.fact_tables import FactTables, TableProbe, fact_tables
+from tasks.factual.ideal import key_vector, tokens_that_ask
 from tasks.factual.task import FactualTask
+from toytf.measurement import Group, Measurement
+from toytf.memory import exact
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
-from toytf.task import Batch, Reference, Task
+
+OWNERSHIP = Group(
+    "ownership", "Which tokens heads attend to", "A head that owns a token puts more than half of its attention on it: "
+    "are all subjects and relations owned, or does attention go to noise?", variants=("head",),
+)  # fmt: skip
+KEY_GAP = Group(
+    "key_gap", "Score of a token above all noise, by the head that attends to it most", "Above 0 that head attends "
+    "more to the token than to all noise of a sequence together.",
+)  # fmt: skip
 
 OWNED = 0.5
 """The mass above which a head owns a token."""
@@ -31,9 +42,9 @@ class Ownership(TableProbe):
 
     `subjects`, `relations`                  the fraction that some head owns; by head: how many it owns
     `subject_mass`, `relation_mass`          the mass on a token by the head that has most of it, given that it is there
-    `noise_mass`, `end_mass`                 the mass on all noise tokens and on the end token, in the mean over heads
+    `noise_mass`, `end_mass`                 the mass on all noise tokens and on the end token, averaged over heads
     `key_gap/subjects`, `key_gap/relations`  ℓ_h(z) − ln E Σ_noise e^ℓ_h(z'), of that head: z against all the noise
-    `key_cosine`                             cos(k_h, k*_h), in the mean over heads that own tokens
+    `key_cosine`                             cos(k_h, k*_h), averaged over heads that own tokens
 
     Where the relation stands last, it is the token that heads rest on: nobody owns it, and what needs an end token is
     left out.
@@ -41,41 +52,36 @@ class Ownership(TableProbe):
 
     config: OwnershipConfig
 
-    @torch.no_grad()
-    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-        """Measure the masses over every fact among fresh noise; the batch is not used."""
-        task = factual(self.config.kind, task)
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Measure the masses over every fact among fresh noise."""
         tables = fact_tables(model, task, self.config.repeats)
         owns, T = owned(tables.mass_given, task), task.n_positions
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
-
-        def add(name: str, value: float, by_head: Float[Tensor, "head"] | None, reference: Reference) -> None:
-            metrics[f"ownership/{name}"], references[f"ownership/{name}"] = value, reference
-            for head, found in enumerate([] if by_head is None else by_head.tolist()):
-                metrics[f"ownership/{name}/head{head}"] = found
-
+        found: list[Measurement] = []
         places = T - (2 if task.end is None else 3)
         gap = key_gap(tables, task) if places and task.end is not None else None
         for name, tokens in {"subject": task.subjects, "relation": task.relations}.items():
             these, mass = owns[:, tokens], tables.mass_given[:, tokens]
             if name == "subject" or task.end is not None:
                 covered = float(these.any(0).float().mean())
-                add(f"{name}s", covered, these.sum(1).float(), Reference(1.0, 0.0))
-            add(f"{name}_mass", float(mass.max(0).values.mean()), None, Reference(1.0, 1 / T))
+                found.append(OWNERSHIP.measurement(covered, f"{name}s", ideal=1.0, chance=0.0))
+                found += _by_head(f"{name}s", dict(enumerate(these.sum(1).float().tolist())))
+            most = float(mass.max(0).values.mean())
+            found.append(OWNERSHIP.measurement(most, f"{name}_mass", ideal=1.0, chance=1 / T))
             if gap is not None:
                 of_best = gap[:, tokens].gather(0, mass.argmax(0, keepdim=True))
-                metrics[f"key_gap/{name}s"] = float(of_best.mean())
-                references[f"key_gap/{name}s"] = Reference(chance=-math.log(places))
+                found.append(KEY_GAP.measurement(float(of_best.mean()), f"{name}s", chance=-math.log(places)))
         on_noise = tables.mass[:, task.noise].sum(1)
-        add("noise_mass", float(on_noise.mean()), on_noise, Reference(0.0, places / T))
+        found.append(OWNERSHIP.measurement(float(on_noise.mean()), "noise_mass", ideal=0.0, chance=places / T))
+        found += _by_head("noise_mass", dict(enumerate(on_noise.tolist())))
         if task.end is not None:
             on_end = tables.mass[:, task.end]
-            add("end_mass", float(on_end.mean()), on_end, Reference(chance=1 / T))
+            found.append(OWNERSHIP.measurement(float(on_end.mean()), "end_mass", chance=1 / T))
+            found += _by_head("end_mass", dict(enumerate(on_end.tolist())))
             cosines = key_cosines(model, task, owns)
             if cosines:
-                metrics |= {f"ownership/key_cosine/head{head}": value for head, value in cosines.items()}
-                add("key_cosine", sum(cosines.values()) / len(cosines), None, Reference(1.0, 0.0))
+                mean = sum(cosines.values()) / len(cosines)
+                found.append(OWNERSHIP.measurement(mean, "key_cosine", ideal=1.0, chance=0.0))
+                found += _by_head("key_cosine", cosines)
         mass_given = tables.mass_given.cpu().numpy()
 
         def draw() -> object:
@@ -85,7 +91,11 @@ class Ownership(TableProbe):
             title = "Attention of each head to a token, where it is there"
             return heat_maps({"": (mass_given, heads, task.token_names)}, title, x="token", y="")
 
-        return ProbeResult(metrics, references, draw=draw)
+        return ProbeResult(found, draw=draw)
+
+
+def _by_head(name: str, values: Mapping[int, float]) -> list[Measurement]:
+    return [OWNERSHIP.measurement(value, name, head=head) for head, value in values.items()]
 
 
 def owned(mass_given: Float[Tensor, "head token"], task: FactualTask) -> Bool[Tensor, "head token"]:

@@ -2,8 +2,8 @@
 
     FF(κ) = Vᵀ φ,   φ = relu(W_inᵀ κ + b_in),   V* = Φᵀ (ΦΦᵀ + λI)⁻¹ Y,   λ = 10⁻³ |Φ|² / n
 
-Φ [n m] has the hidden units for the n facts, in the mean over noise, Y [n d] the value of each. V* is
-the best V by least squares for the hidden units that were learned (derived; capacity in Nichani, Lee, Bietti 2024).
+Φ [n m] has the hidden units for the n facts, averaged over noise, Y [n d] the value of each. V* is the best V by least
+squares for the hidden units that were learned (derived; capacity in Nichani, Lee, Bietti 2024).
 """
 
 import torch
@@ -17,7 +17,6 @@ from probes.fact_tables import (
     TableProbe,
     accuracy,
     fact_tables,
-    factual,
     feed_forward,
     fraction_answered,
     in_chunks,
@@ -27,10 +26,17 @@ from probes.fact_tables import (
 from tasks.factual.ideal_values import RIDGE
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
+from toytf.measurement import Group, Measurement
 from toytf.memory.constructions import ridge_regression
 from toytf.models.transformer import FeedForward, ToyTransformer
 from toytf.probe import ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Task
+
+PAIR_MEMORY = Group(
+    "pair_memory", "The feed-forward part as a memory of pairs", "Where the answer follows an exchanged relation, the "
+    "feed-forward part looks up pairs; where the cosine is near 1, it does so as least squares would.",
+    variants=("relation",),
+)  # fmt: skip
 
 
 class PairMemory(TableProbe):
@@ -39,7 +45,7 @@ class PairMemory(TableProbe):
     `cosine`      ⟨V, V*⟩ / (|V| |V*|)
     `accuracy`    of the model with V*, brought to the norm of V, in place of V; facts it misses are named
     `swap`        how often the answer becomes that of (s, r'), when in the stream after attention what r has added is
-                  replaced by what r' adds in the mean; each draw takes another r' with another answer
+                  replaced by what r' adds on average; each draw takes another r' with another answer
     `swap/same`   the same with r' = r: how often the answer stays right
 
     No relation is exchanged where it stands last: it asks as well, so another would change all attention.
@@ -61,40 +67,36 @@ class PairMemory(TableProbe):
             )
         return part
 
-    @torch.no_grad()
-    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-        """Measure on every fact among fresh noise; the batch is not used."""
-        task, part, U = factual(self.config.kind, task), self._part(model), model.unembed.W_U
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Measure on every fact among fresh noise."""
+        part, U = self._part(model), model.unembed.W_U
         tables = fact_tables(model, task, self.config.repeats)
         attended, V = tables.attended, part.W_out
         if not (V is not None and bool(attended.isfinite().all()) and bool(V.isfinite().all())):
-            return ProbeResult({})  # diverged
-        has_direct, width = model.config.feed_forward.residual, width_of(model)
+            return ProbeResult()  # diverged
+        width, guess = width_of(model), 1 / U.shape[1]
         Y = (U / U.square().sum(0)).T[task.targets]
         best = ridge_regression(_hidden(part, attended.mean(1)), Y, RIDGE, directions=len(attended))
         sizes = V.norm(), best.norm()
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
+        found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
-        level = Reference(1.0, 1 / U.shape[1])
         if all(float(size) > 0 for size in sizes):
-            metrics["pair_memory/cosine"] = float((V * best).sum() / (sizes[0] * sizes[1]))
             W = best * (sizes[0] / sizes[1])
             stored = in_chunks(lambda a: _hidden(part, a) @ W, width, attended.flatten(0, 1)).view_as(attended)
-            x = attended + stored if has_direct else stored
-            metrics["pair_memory/accuracy"] = accuracy(x, task, U)
-            references |= {"pair_memory/cosine": Reference(1.0, 0.0), "pair_memory/accuracy": level}
-            failures["pair_memory/accuracy"] = missed(x.mean(1), task, self.config.failures, U)
+            x = part.add(attended, stored)
+            cosine = float((V * best).sum() / (sizes[0] * sizes[1]))
+            known = PAIR_MEMORY.measurement(accuracy(x, task, U), "accuracy", ideal=1.0, chance=guess)
+            found += [PAIR_MEMORY.measurement(cosine, "cosine", ideal=1.0, chance=0.0), known]
+            failures[known.flat] = missed(x.mean(1), task, self.config.failures, U)
         other, becomes, counts = swaps(task, self.config.repeats)
         same = task.pairs[:, 1:].expand_as(other), task.targets[:, None].expand_as(other), torch.ones_like(counts)
-        for name, (r, target, where) in {"swap": (other, becomes, counts), "swap/same": same}.items():
+        for relation, (r, target, where) in {None: (other, becomes, counts), "same": same}.items():
             if task.end is not None and where.any():
                 x = (attended + exchanged(tables, task, r))[where]
                 stored = in_chunks(part, width, x)
-                x = x + stored if has_direct else stored
-                metrics[f"pair_memory/{name}"] = fraction_answered(x, U, target[where])
-                references[f"pair_memory/{name}"] = level
-        return ProbeResult(metrics, references, failures)
+                right = fraction_answered(part.add(x, stored), U, target[where])
+                found.append(PAIR_MEMORY.measurement(right, "swap", ideal=1.0, chance=guess, relation=relation))
+        return ProbeResult(found, failures)
 
 
 def swaps(

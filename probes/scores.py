@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from probes.config import ScoresConfig
-from probes.matrices import as_metrics, learned_memories
+from probes.matrices import learned_memories
+from toytf.measurement import Measurement
 from toytf.memory.measures import measure_scores, score_levels, score_samples
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
@@ -23,13 +24,12 @@ class Scores(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure every memory of the task that the model has room for; the batch is not used."""
-        learned = learned_memories(model, task)
-        metrics, references = as_metrics(
-            (f"scores/{held.name}", measure_scores(held.association, held.memory)) for held in learned
-        )
+        found: list[Measurement] = []
         panels, lines = {}, {}
-        for held in learned:
-            if f"scores/{held.name}_correct_mean" in metrics:
+        for held in learned_memories(model, task):
+            measured = measure_scores(held.association, held.memory)
+            found += held.named(measured)
+            if measured:
                 panels[held.name] = score_samples(held.association, held.memory)
                 lines[held.name] = score_levels(held.association) if isinstance(held.memory, Tensor) else {}
 
@@ -38,4 +38,4 @@ class Scores(Probe):
 
             return histograms(panels, "Scores", lines=lines, x="score in units of a generic score")
 
-        return ProbeResult(metrics, references, draw=draw)
+        return ProbeResult(found, draw=draw)

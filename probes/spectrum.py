@@ -7,7 +7,8 @@ Hebbian matrix is a product of two Gaussian ones, ⟨s⁴⟩ = 2 + d/n (Giorland
 import torch
 
 from probes.config import SpectrumConfig
-from probes.matrices import as_metrics, learned_matrices
+from probes.matrices import learned_matrices
+from toytf.measurement import Measurement
 from toytf.memory.measures import measure_spectrum, spectrum_laws
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
@@ -22,12 +23,12 @@ class Spectrum(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure every memory that is a matrix; the batch is not used."""
-        learned = learned_matrices(model, task)
-        sizes = {held.name: len(held.association.keys) for held, _ in learned}
-        metrics, references = as_metrics(
-            (f"spectrum/{held.name}", measure_spectrum(W, sizes[held.name])) for held, W in learned
-        )
-        panels = {held.name: spectrum_laws(W, sizes[held.name]) for held, W in learned}
+        found: list[Measurement] = []
+        panels = {}
+        for held, W in learned_matrices(model, task):
+            n = len(held.association.keys)
+            found += held.named(measure_spectrum(W, n))
+            panels[held.name] = spectrum_laws(W, n)
 
         def draw() -> object:
             from toytf.figures import ranked
@@ -35,4 +36,4 @@ class Spectrum(Probe):
             drawn = {name: laws for name, laws in panels.items() if laws}
             return ranked(drawn, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")
 
-        return ProbeResult(metrics, references, draw=draw)
+        return ProbeResult(found, draw=draw)

@@ -15,12 +15,19 @@ from torch import Tensor
 
 from probes.config import TransplantConfig
 from probes.matrices import Learned, have_diverged, learned_matrices, learned_memories
+from probes.observed import at_goal
 from toytf.errors import UserError
+from toytf.measurement import Group, Reference
 from toytf.memory import hebbian
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
 from toytf.training.evaluate import goal_metrics
+
+TRANSPLANT = Group(
+    "transplant", "Accuracy with ideal matrices in the trained model", "Where accuracy stays with an ideal matrix, "
+    "what the learned one holds beyond its memory was not needed; where it falls, it was.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +53,7 @@ class Transplant(Probe):
     `transplant/ideal_all_but_<memory>`    the same with one learned matrix put back
 
     Only a matrix whose memories have single answers can be replaced: one head of full dimension, or a linear
-    feed-forward part that holds no law besides. The rest of the model, layer norms included, stays as learned.
+    feed-forward part that holds no distribution besides. The rest of the model, layer norms included, stays as learned.
     """
 
     config: TransplantConfig
@@ -54,15 +61,15 @@ class Transplant(Probe):
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a model that can take no ideal matrix."""
         task.check_goal()
-        _grafts(copy.deepcopy(model), task, self.config.strength)
+        _grafts(model, copy.deepcopy(model), task, self.config.strength)
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure a copy of the model on the batch, with one set of ideal matrices after the other."""
         if not batch.roles[task.goal].any() or have_diverged(learned_memories(model, task)):
-            return ProbeResult({})
+            return ProbeResult()
         trial, learned = copy.deepcopy(model), model.state_dict()
-        grafts = _grafts(trial, task, self.config.strength)
+        grafts = _grafts(model, trial, task, self.config.strength)
         together = [graft for graft in grafts if set(graft.memories) & set(task.solution)] or grafts
 
         def accuracy(chosen: list[_Graft]) -> float:
@@ -71,21 +78,24 @@ class Transplant(Probe):
                 _implant(trial, graft)
             return goal_metrics(trial, task, batch)["accuracy"]
 
-        metrics = {"transplant/learned": accuracy([])}
-        metrics |= {f"transplant/ideal_{graft.name}": accuracy([graft]) for graft in grafts}
-        metrics["transplant/ideal_all"] = accuracy(together)
+        known = task.references().get((task.goal, "accuracy"), Reference())
+        levels = {"ideal": known.ideal, "chance": known.chance}
+        found = [
+            TRANSPLANT.measurement(at_goal(model, task, batch)["accuracy"], "learned", **levels),
+            *(TRANSPLANT.measurement(accuracy([graft]), "ideal", memory=graft.name, **levels) for graft in grafts),
+            TRANSPLANT.measurement(accuracy(together), "ideal_all", **levels),
+        ]
         for graft in together:
-            others = [other for other in together if other is not graft]
-            metrics[f"transplant/ideal_all_but_{graft.name}"] = accuracy(others)
-        level = task.references().get(f"eval/{task.goal}_accuracy", Reference())
-        return ProbeResult(metrics, dict.fromkeys(metrics, Reference(level.ideal, level.chance)))
+            others = accuracy([other for other in together if other is not graft])
+            found.append(TRANSPLANT.measurement(others, "ideal_all_but", memory=graft.name, **levels))
+        return ProbeResult(found)
 
 
-def _grafts(trial: ToyTransformer, task: Task, strength: float) -> list[_Graft]:
-    """An ideal matrix for each slot that can take it; the trial is written on to find out which can."""
+def _grafts(model: ToyTransformer, trial: ToyTransformer, task: Task, strength: float) -> list[_Graft]:
+    """An ideal matrix for each slot that can take it; the trial, a copy, is written on to find out which can."""
     held_in: dict[Slot, list[Learned]] = {}
     norms: dict[Slot, Tensor] = {}
-    for held, W in learned_matrices(trial, task):
+    for held, W in learned_matrices(model, task):
         held_in.setdefault(held.slot, []).append(held)
         norms[held.slot] = W.norm()
     grafts, reason = [], f"task {task.config.kind} has no memory with single answers that is a matrix of this model"

@@ -9,6 +9,7 @@ last feed-forward part stores, out of the predictions (Chen, Bruna, Bietti 2024)
 import copy
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from einops import rearrange
@@ -16,11 +17,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.config import TruncationConfig
+from probes.observed import at_goal
 from toytf.errors import UserError, nearest
+from toytf.measurement import Group, Measurement, Reference, Scalar
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
 from toytf.training.evaluate import goal_metrics
+
+TRUNCATED = Group(
+    "truncated", "Accuracy with one matrix truncated", "Accuracy that stays, or even rises, with few singular values "
+    "shows that the model does not need the rest of the matrix.", variants=("quantity",),
+)  # fmt: skip
 
 PRODUCTS = {"W_KQ": ("W_Q", "W_K"), "W_OV": ("W_V", "W_O")}
 """Pairs of weights that act only as a product, which can be truncated as such, head by head."""
@@ -99,8 +107,8 @@ class Truncation(Probe):
         for _ in self._cases(model):
             pass
 
-    def _cases(self, model: ToyTransformer) -> Iterator[tuple[str, str, float, int]]:
-        """Name, label, fraction and rank of every truncation."""
+    def _cases(self, model: ToyTransformer) -> Iterator[tuple[dict[str, Scalar], float, int]]:
+        """Every truncation as factors, such as the matrix and ρ, and the fraction and the rank that are kept."""
         ranks = matrix_ranks(model)
         for name in self.config.matrices or [n for n in ranks if ".mlp." in n or n.endswith(".W_OV")]:
             if name not in ranks:
@@ -114,31 +122,32 @@ class Truncation(Probe):
             largest = ranks[name]
             for fraction in self.config.fractions:
                 rank = max(int(fraction * largest + 1e-9), 1) if fraction else 0
-                yield name, f"rho{fraction:g}", fraction, rank
+                yield {"matrix": name, "rho": fraction}, fraction, rank
             for rank in self.config.ranks:
                 if not 0 < rank <= largest:
                     remedy = "; to remove it, take the fraction 0" if rank == 0 else ""
                     raise UserError(
                         f"probe truncation: rank is {rank}, expected 1 to {largest} for {name} of this model{remedy}"
                     )
-                yield name, f"rank{rank}", rank / largest, rank
+                yield {"matrix": name, "rank": rank}, rank / largest, rank
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure the model with each matrix truncated, one at a time; the model stays as it is."""
-        batch = batch.part(0, self.config.sequences)
-        whole = goal_metrics(model, task, batch)
+        if self.config.sequences < len(batch.tokens):
+            batch = batch.part(0, self.config.sequences)
+        whole = at_goal(model, task, batch)
         if not whole or not all(bool(W.isfinite().all()) for W in model.parameters()):
-            return ProbeResult({})  # nothing to measure, or diverged: such a matrix has no singular values
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
+            return ProbeResult()  # nothing to measure, or diverged: such a matrix has no singular values
+        found: list[Measurement] = []
         kept: dict[str, dict[str, list[tuple[float, float]]]] = {}
         known, ranks = task.references(), matrix_ranks(model)
-        for name, label, fraction, rank in self._cases(model):
+        for at, fraction, rank in self._cases(model):
+            name = str(at["matrix"])
             for quantity, value in (whole if rank == ranks[name] else _without(model, task, batch, name, rank)).items():
-                metric = f"truncated/{name}_{label}" + ("" if quantity == "accuracy" else f"/{quantity}")
-                metrics[metric] = value
-                references[metric] = known.get(f"eval/{task.goal}_{quantity}", Reference())
+                variant = None if quantity == "accuracy" else quantity
+                measured = TRUNCATED.measurement(value, quantity=variant).placed(at)
+                found.append(replace(measured, reference=known.get((task.goal, quantity), Reference())))
                 kept.setdefault(quantity, {}).setdefault(name, []).append((fraction, value))
 
         def draw() -> object:
@@ -147,4 +156,4 @@ class Truncation(Probe):
             title = "One matrix at a time, truncated to a fraction of its singular values"
             return lines(kept, title, x="fraction kept")
 
-        return ProbeResult(metrics, references, draw=draw)
+        return ProbeResult(found, draw=draw)

@@ -4,14 +4,17 @@ utilisation = pairs recalled / p_c,   p_c δ(m) = d_in d_out ω²(rank), the cap
 Goldt, Maillard 2026; derived). Learned vectors are not random: for them p_c is something to read against, not a bound.
 """
 
+from dataclasses import replace
+
 import torch
 
 from probes.config import UtilisationConfig
 from probes.matrices import learned_matrices
+from toytf.measurement import Measurement
 from toytf.memory.measures import measure_utilisation
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Reference, Task
+from toytf.task import Batch, Task
 
 
 class Utilisation(Probe):
@@ -22,16 +25,15 @@ class Utilisation(Probe):
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure every memory that is a matrix; the batch is not used."""
-        metrics: dict[str, float] = {}
-        references: dict[str, Reference] = {}
+        found: list[Measurement] = []
         for held, W in learned_matrices(model, task):
-            measured = measure_utilisation(held.association, W, held.rank)
-            pairs, chance = float(len(held.association.keys)), held.association.chance
-            name, theory = f"utilisation/{held.name}", measured.theory
-            if "capacity" in measured.metrics:
-                capacity = measured.metrics["capacity"]
-                metrics |= {name: measured.metrics["utilisation"], f"{name}/capacity": capacity}
-                references[name] = Reference(pairs / capacity, pairs * chance / capacity, theory["utilisation"])
-            metrics[f"{name}/stored"] = measured.metrics["stored"]
-            references[f"{name}/stored"] = Reference(pairs, pairs * chance, theory.get("stored"))
-        return ProbeResult(metrics, references)
+            pairs = float(len(held.association.keys))
+            guessed = pairs * held.association.chance
+            measured = held.named(measure_utilisation(held.association, W, held.rank))
+            capacity = next((one.value for one in measured if one.quantity.at.get("measure") == "capacity"), None)
+            counted_in: dict[object, float | None] = {"stored": 1.0, None: capacity}
+            for one in measured:
+                unit = counted_in.get(one.quantity.at.get("measure"))
+                levels = {} if unit is None else {"ideal": pairs / unit, "chance": guessed / unit}
+                found.append(replace(one, reference=replace(one.reference, **levels)))
+        return ProbeResult(found)

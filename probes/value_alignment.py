@@ -12,14 +12,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.config import ValueAlignmentConfig
-from probes.fact_tables import TableProbe, fact_tables, factual
+from probes.fact_tables import TableProbe, fact_tables
+from probes.matrices import cosine
 from probes.ownership import owned
-from tasks.factual.ideal import exact
 from tasks.factual.ideal_values import answers_of_tokens
 from tasks.factual.task import FactualTask
+from toytf.measurement import Group
+from toytf.memory import exact
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
-from toytf.task import Batch, Reference, Task
+
+VALUE_ALIGNMENT = Group(
+    "value_alignment", "Values against the construction", "At 1 training has found the values of the construction; "
+    "other values may know the facts as well.", unit="cosine", variants=("head",),
+)  # fmt: skip
 
 
 class ValueAlignment(TableProbe):
@@ -34,25 +40,28 @@ class ValueAlignment(TableProbe):
 
     config: ValueAlignmentConfig
 
-    @torch.no_grad()
-    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-        """Compare the values, with the masses over every fact among fresh noise; the batch is not used."""
-        task = factual(self.config.kind, task)
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Compare the values, with the masses over every fact among fresh noise."""
         tables = fact_tables(model, task, self.config.repeats)
         ideal, seen = ideal_values(model, task), visible(model)
         G, n = tables.contributions, task.relations.stop
-        found = {
-            "subjects": cosine(G[task.subjects.start : task.subjects.stop] @ seen, ideal[: task.subjects.stop]),
-            "relations": cosine(G[task.relations.start : n] @ seen, ideal[task.relations.start :]),
+        cosines: dict[tuple[str, int | None], float | None] = {
+            ("subjects", None): cosine(G[task.subjects.start : task.subjects.stop] @ seen, ideal[: task.subjects.stop]),
+            ("relations", None): cosine(G[task.relations.start : n] @ seen, ideal[task.relations.start :]),
         }
         owns = owned(tables.mass_given, task)[:, :n]
         head, token = owns.nonzero().unbind(1)
         values = tables.values[head, token] @ seen
-        found["owned"] = cosine(values, ideal[token])
+        cosines["owned", None] = cosine(values, ideal[token])
         for h in owns.any(1).nonzero()[:, 0].tolist():
-            found[f"owned/head{h}"] = cosine(values[head == h], ideal[token[head == h]])
-        metrics = {f"value_alignment/{name}": value for name, value in found.items() if value is not None}
-        return ProbeResult(metrics, dict.fromkeys(metrics, Reference(1.0, 0.0)))
+            cosines["owned", h] = cosine(values[head == h], ideal[token[head == h]])
+        return ProbeResult(
+            [
+                VALUE_ALIGNMENT.measurement(value, name, ideal=1.0, chance=0.0, head=h)
+                for (name, h), value in cosines.items()
+                if value is not None
+            ]
+        )
 
 
 def ideal_values(model: ToyTransformer, task: FactualTask) -> Float[Tensor, "token d"]:
@@ -70,9 +79,3 @@ def visible(model: ToyTransformer) -> Float[Tensor, "d d"]:
         return torch.eye(len(U)).to(U)
     projection: Tensor = exact(U) @ torch.linalg.pinv(exact(U))
     return projection.to(U)
-
-
-def cosine(X: Float[Tensor, "n d"], ideal: Float[Tensor, "n d"]) -> float | None:
-    """⟨X, X*⟩ / (|X| |X*|); None if one of the two is 0."""
-    norms = float(X.norm() * ideal.norm())
-    return float((X * ideal).sum()) / norms if norms > 0 else None

@@ -13,16 +13,20 @@ from probes.config import ValueMemoryConfig
 from probes.fact_tables import (
     TableProbe,
     fact_tables,
-    factual,
     ideal_of_sums,
     in_chunks,
     subject_answers,
     wrong_facts,
 )
 from tasks.factual.task import FactualTask
+from toytf.measurement import Group
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
-from toytf.task import Batch, Reference, Task
+
+VALUE_MEMORY = Group(
+    "value_memory", "What the values of subjects and relations say", "Near 1 the values that attention reads already "
+    "know the answers; near chance, they are only keys for the feed-forward part.",
+)  # fmt: skip
 
 SHOWN = 64
 """How many answers the figure shows at most."""
@@ -41,24 +45,26 @@ class ValueMemory(TableProbe):
 
     config: ValueMemoryConfig
 
-    @torch.no_grad()
-    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-        """Measure the values with the masses over every fact among fresh noise; the batch is not used."""
-        task = factual(self.config.kind, task)
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Measure the values with the masses over every fact among fresh noise."""
         G, U = fact_tables(model, task, self.config.repeats).contributions, model.unembed.W_U
         by_subject, by_relation = (G[tokens.start : tokens.stop] @ U for tokens in (task.subjects, task.relations))
         of_subject, of_relation = subject_answers(task), task.sets
         said = chosen_in_set(by_subject, task)
-        metrics = {
-            "value_memory/subject_recall": recall_at_size(by_subject, of_subject),
-            "value_memory/within_set": float((said == task.targets).float().mean()),
-            "value_memory/relation_recall": recall_at_size(by_relation, of_relation),
-        }
         ideal, in_set = ideal_of_sums(model), of_relation.sum(1)[task.pairs[:, 1]]
-        references = {
-            "value_memory/subject_recall": Reference(ideal, float(of_subject.float().mean())),
-            "value_memory/within_set": Reference(ideal, float((1 / in_set.float()).mean())),
-            "value_memory/relation_recall": Reference(ideal, float(of_relation.float().mean())),
+        guess = {
+            "subject_recall": float(of_subject.float().mean()),
+            "within_set": float((1 / in_set.float()).mean()),
+            "relation_recall": float(of_relation.float().mean()),
+        }
+        values = {
+            "subject_recall": recall_at_size(by_subject, of_subject),
+            "within_set": float((said == task.targets).float().mean()),
+            "relation_recall": recall_at_size(by_relation, of_relation),
+        }
+        found = {
+            name: VALUE_MEMORY.measurement(value, name, ideal=ideal, chance=guess[name])
+            for name, value in values.items()
         }
         panels = {
             "subjects": (by_subject[:, :SHOWN].cpu().numpy(), task.table.subject_names),
@@ -72,8 +78,8 @@ class ValueMemory(TableProbe):
             shown = {panel: (values, rows, names) for panel, (values, rows) in panels.items()}
             return heat_maps(shown, f"What values say (at most {SHOWN} answers shown)", x="answer", y="token")
 
-        wrong = wrong_facts(said, task, self.config.failures)
-        return ProbeResult(metrics, references, {"value_memory/within_set": wrong}, draw)
+        wrong = {found["within_set"].flat: wrong_facts(said, task, self.config.failures)}
+        return ProbeResult([*found.values()], wrong, draw)
 
 
 def chosen_in_set(by_subject: Float[Tensor, "S A"], task: FactualTask) -> Int[Tensor, "fact"]:
@@ -86,7 +92,7 @@ def chosen_in_set(by_subject: Float[Tensor, "S A"], task: FactualTask) -> Int[Te
 
 
 def recall_at_size(scores: Float[Tensor, "n A"], sets: Bool[Tensor, "n A"]) -> float:
-    """|top_k ∩ set| / k with k = |set|, in the mean over rows."""
+    """|top_k ∩ set| / k with k = |set|, averaged over rows."""
     size = sets.sum(1)
     largest = int(size.max())
     ranked = sets.gather(1, scores.topk(largest, dim=1).indices)
