@@ -1,9 +1,9 @@
 """The experiment `capacity`: how many associations each rule stores, by size and width."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,20 +11,42 @@ import torch
 from jaxtyping import Float
 
 from toytf import theory
-from toytf.errors import Interrupted, UserError
-from toytf.experiments.jobs import Rows, run_jobs
-from toytf.experiments.memory_config import EXACT, WIDE, CapacityConfig, Size, sides
+from toytf.errors import UserError
+from toytf.experiments.memory_config import CapacityConfig, Size, sides
 from toytf.experiments.process import cpu_threads
+from toytf.experiments.study import Found, Study, factors
+from toytf.figures import power_laws, series
+from toytf.fits import power_law
+from toytf.measurement import Group, Measurement, Quantity
+from toytf.memory.builders import AdamOptions, RuleInputs
 from toytf.memory.problem import StorageProblem
-from toytf.memory.rank import decide_rank
-from toytf.memory.rules import BUILDERS, TRAINERS, Material, Training
+from toytf.memory.rules import RULES
 from toytf.memory.search import Bracket, bisect, half_point, run_together
 from toytf.memory.solver import Status, decide
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
 from toytf.runs import Run
+from toytf.stopping import check_stop
+from toytf.table import over_seeds
 
-DECOUPLED = "_decoupled"
+STORED = Group(
+    "capacity", "Associations stored", "How many pairs a rule stores, beside what theory predicts for random vectors.",
+    variants=("end",),
+)  # fmt: skip
+OVER_THEORY = Group("over_theory", "Measured / theory", "At 1 the prediction is exact.")
+LOAD = Group(
+    "load", "p log p / (d_in d_out)", "For the best weights it falls with the dimension, slowly, towards 1/2.",
+)  # fmt: skip
+FACTS = Group("facts_per_parameter", "Associations per parameter", "What one weight is worth, in pairs.")
+BITS = Group("bits_per_parameter", "Bits per parameter", "What one weight is worth, in bits of the answers.")
+EXPONENT = Group(
+    "exponent", "Capacity grows like dimension to the power of", "2 means that capacity is proportional to the number "
+    "of weights of a square matrix.", variants=("error",),
+)  # fmt: skip
+WIDTH_EXPONENT = Group(
+    "width_exponent", "Capacity grows like width to the power of", "1 means that twice the width stores twice as much.",
+    variants=("error",),
+)  # fmt: skip
 
 NEAR = 0.05
 """A margin this small means that capacity is within some percent: there, not knowing is an answer."""
@@ -35,117 +57,147 @@ WORTH_TWO_THREADS = 2**24
 
 @dataclass(frozen=True)
 class Case:
-    """One rule at one size: what a row of the result table is about."""
+    """One rule at one size."""
 
     rule: str
-    size: Size
+    d: Size
     width: int | None = None
 
     @property
     def d_in(self) -> int:
         """The dimension of the keys."""
-        return sides(self.size)[0]
+        return sides(self.d)[0]
 
     @property
     def d_out(self) -> int:
         """The dimension of the values."""
-        return sides(self.size)[1]
+        return sides(self.d)[1]
 
     @property
-    def name(self) -> str:
-        """Such as `optimum_d64`, or `mlp_h2_d64_m512`."""
-        size = f"d{self.size}" if isinstance(self.size, int) else f"d{self.d_in}x{self.d_out}"
-        return f"{self.rule}_{size}" + (f"_m{self.width}" if self.width else "")
-
-    @property
-    def certified(self) -> bool:
-        """Does the solver decide it, so that what is not stored cannot be?"""
-        return self.rule.removesuffix(DECOUPLED) == "optimum"
+    def side(self) -> float:
+        """√(d_in d_out): the dimension of a square matrix with as many entries."""
+        return math.sqrt(self.d_in * self.d_out)
 
     @property
     def n_parameters(self) -> int:
         """Entries of the matrix, or of the two matrices of a rule with a width."""
         return self.width * (self.d_in + self.d_out) if self.width else self.d_in * self.d_out
 
-
-def cases(config: CapacityConfig) -> Iterator[Case]:
-    """Every rule at every size, and width if it has one."""
-    for rule in config.rules:
-        for size in config.dimensions:
-            if rule in WIDE:
-                yield from (Case(rule, size, width) for width in config.widths)
-            else:
-                yield Case(rule, size)
+    @property
+    def name(self) -> str:
+        """Such as `mlp_h2_d64_m512`: what its random numbers are named after, too."""
+        return Quantity(STORED, at=factors(self)).label
 
 
-def run_capacity(config: CapacityConfig, run: Run) -> None:
-    """Search every capacity, then fit exponents."""
-    jobs = {f"capacity/{case.name}": partial(_measure, config, case) for case in cases(config)}
-    run_jobs(config, run, jobs, partial(_exponents, config))
+class Capacity(Study[Case]):
+    """Searches the capacity of every case, then fits exponents."""
+
+    config: CapacityConfig
+
+    def cases(self) -> Iterator[Case]:
+        """Every rule at every size, and width if it has one."""
+        for rule in self.config.rules:
+            for size in self.config.dimensions:
+                for width in self.config.widths if RULES[rule].width != "none" else (None,):
+                    yield Case(rule, size, width)
+
+    def measure(self, case: Case, seed: int) -> Iterator[Measurement]:
+        """Capacity, load, facts and bits per parameter of one case and seed."""
+        return self._measurements(case, self._brackets(case, [seed])[seed])
+
+    def seeds(self, case: Case, seeds: Sequence[int]) -> Iterator[tuple[int, int, Found]]:
+        """Seed by seed; all at once where the solver decides, which takes them as one batch."""
+        if RULES[case.rule].search != "certified":
+            yield from super().seeds(case, seeds)
+            return
+        brackets = self._brackets(case, seeds)
+        for seed in seeds:
+            yield seed, self.last_step, self._measurements(case, brackets[seed])
+
+    def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
+        """The power of d, and of the width, that capacity grows with."""
+        stored = self._stored(table)
+        wide = stored.dropna(subset="width")
+        yield from power_law(stored, EXPONENT, x="side", by=("rule", "width"))
+        yield from power_law(wide, WIDTH_EXPONENT, x="width", by=("rule", "d"))
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Measured capacity with its spread and the theory's curve: against the dimension, against the width."""
+        stored = self._stored(over_seeds(run.table))
+        by_size = series(stored, "side", lambda row: row.rule + ("" if pd.isna(row.width) else f", width {row.width}"))
+        by_width = series(stored.dropna(subset="width"), "width", lambda row: f"{row.rule}, d = {row.d}")
+        y = f"associations stored (criterion: {self.config.criterion})"
+        if any(len(law.x) > 1 for law in by_size.values()) or not by_width:
+            best = self.config.criterion == "all" and self.config.data.n_answers is None
+            guides = {"limit of the optimum: p log p = d²/2": _limit} if best else {}
+            yield "capacity", power_laws(by_size, "Capacity by dimension", x="dimension d", y=y, guides=guides)
+        if any(len(law.x) > 1 for law in by_width.values()):
+            yield "capacity_by_width", power_laws(by_width, "Capacity by width", x="width m", y=y, guides={})
+
+    def _stored(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The capacities of a table, with the side of each."""
+        stored = table[(table["group"] == STORED.name) & ~table["variant"]]
+        side = {factors(case)["d"]: case.side for case in self.cases()}
+        stored = stored.assign(side=[side[d] for d in stored["d"]])
+        return stored if "width" in stored else stored.assign(width=math.nan)
+
+    def _brackets(self, case: Case, seeds: Sequence[int]) -> Mapping[int, Bracket]:
+        """Search the capacity of a case in several seeds."""
+        predicted = predicted_capacity(self.config, case)
+        guess = _first_guess(self.config, case) if predicted is None else predicted
+        with cpu_threads(self.config.threads if guess**2 * case.d_out > WORTH_TWO_THREADS else 1):
+            if RULES[case.rule].search == "one_shot":
+                return {seed: _half_point(self.config, case, seed, guess) for seed in seeds}
+            return _search(self.config, case, seeds, guess)
+
+    def _measurements(self, case: Case, bracket: Bracket) -> Iterator[Measurement]:
+        config, p, predicted = self.config, bracket.estimate, predicted_capacity(self.config, case)
+        yield STORED.measurement(p, theory=predicted)
+        if bracket.feasible:
+            yield STORED.measurement(bracket.feasible, end="feasible")
+        if bracket.infeasible is not None:
+            shown = RULES[case.rule].search == "certified"
+            yield STORED.measurement(bracket.infeasible, end="infeasible" if shown else "not_found")
+        error = 0.0 if config.criterion == "all" else 1 - config.criterion
+        n = max(round(p), 1)
+        bits = theory.bits_to_store(n, config.data.n_answers or n, error=error)
+        yield FACTS.measurement(p / case.n_parameters)
+        yield BITS.measurement(bits / case.n_parameters)
+        if predicted is not None:
+            yield OVER_THEORY.measurement(p / predicted)
+        if config.data.n_answers is None:
+            yield LOAD.measurement(
+                theory.load(max(p, 1.0), case.d_in, case.d_out),
+                theory=None if predicted is None else theory.load(max(predicted, 1.0), case.d_in, case.d_out),
+            )
 
 
 def predicted_capacity(config: CapacityConfig, case: Case) -> float | None:
-    """What the theory says for this case; None where it has no finite-size law."""
-    rule, n_answers = case.rule, config.data.n_answers
+    """What theory says for this case; None where it has no law for finite sizes."""
+    rule, n_answers = RULES[case.rule], config.data.n_answers
     if min(case.d_in, case.d_out) == 1:
         return None  # the laws are for many dimensions
-    all_of_them = config.criterion == "all"
-    if rule in ("optimum", "optimum_decoupled", "trained_linear") and all_of_them:
-        return theory.capacity(case.d_in, case.d_out, n_values=n_answers, shared=not rule.endswith(DECOUPLED))
-    if rule in ("low_rank_optimum", "trained_low_rank") and all_of_them:
-        return theory.capacity(case.d_in, case.d_out, rank=case.width, n_values=n_answers)
+    if rule.theory == "best_weights" and config.criterion == "all":
+        return theory.capacity(case.d_in, case.d_out, rank=case.width, n_values=n_answers, shared=not rule.decoupled)
     one_to_one_on_sphere = n_answers is None and config.data.law == "sphere"
-    if rule.removesuffix(DECOUPLED) == "hebbian" and one_to_one_on_sphere and case.d_in == case.d_out:
+    if rule.theory == "hebbian" and one_to_one_on_sphere and case.d_in == case.d_out:
         accuracy = None if config.criterion == "all" else config.criterion
-        crosstalk = 1.0 if rule.endswith(DECOUPLED) else 2.0
-        return theory.hebbian_capacity(case.d_in, accuracy=accuracy, crosstalk=crosstalk)
+        return theory.hebbian_capacity(case.d_in, accuracy=accuracy, crosstalk=1.0 if rule.decoupled else 2.0)
     return None
 
 
-def _measure(config: CapacityConfig, case: Case, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
-    predicted = predicted_capacity(config, case)
-    guess = _first_guess(config, case) if predicted is None else predicted
-    for group in [seeds] if case.certified else [[seed] for seed in seeds]:  # the solver decides all seeds as one batch
-        with cpu_threads(config.threads if guess**2 * case.d_out > WORTH_TWO_THREADS else 1):
-            if case.rule in EXACT or case.rule in TRAINERS:
-                found = _search(config, case, group, guess, stopping)
-            else:
-                found = {seed: _half_point(config, case, seed, guess, stopping) for seed in group}
-        for seed in group:
-            yield seed, _row(config, case, found[seed], predicted)
-
-
-def _row(config: CapacityConfig, case: Case, bracket: Bracket, predicted: float | None) -> dict[str, float]:
-    """The metrics of one case and seed."""
-    p = bracket.estimate
-    error = 0.0 if config.criterion == "all" else 1 - config.criterion
-    n = max(round(p), 1)
-    bits = theory.bits_to_store(n, config.data.n_answers or n, error=error)
-    row = {
-        f"capacity/{case.name}": p,
-        f"facts_per_parameter/{case.name}": p / case.n_parameters,
-        f"bits_per_parameter/{case.name}": bits / case.n_parameters,
-    }
-    if bracket.feasible:
-        row[f"capacity/{case.name}/feasible"] = float(bracket.feasible)
-    if bracket.infeasible is not None:
-        row[f"capacity/{case.name}/{'infeasible' if case.certified else 'not_found'}"] = float(bracket.infeasible)
-    if predicted is not None:
-        row[f"theory/capacity/{case.name}"] = predicted
-        row[f"over_theory/{case.name}"] = p / predicted
-    if config.data.n_answers is None:
-        row[f"load/{case.name}"] = theory.load(max(p, 1.0), case.d_in, case.d_out)
-        if predicted is not None:
-            row[f"theory/load/{case.name}"] = theory.load(max(predicted, 1.0), case.d_in, case.d_out)
-    return row
+def _limit(d: float) -> float:
+    """The p with p log p = d²/2."""
+    return theory.asymptotic_capacity(1, 1, constant=d**2 / 2)
 
 
 def _first_guess(config: CapacityConfig, case: Case) -> float:
     """Where to begin when there is no law: the order of magnitude of a one-shot rule."""
+    rule = RULES[case.rule]
     if config.data.n_answers is not None:
         return max(2.0, 0.2 * case.d_in)
-    if case.width and case.rule.startswith(("mlp", "trained_mlp")):
-        return max(2.0, (1.0 if case.rule == "trained_mlp" else 0.01) * case.width * case.d_in)
+    if case.width and rule.width == "hidden":
+        return max(2.0, (1.0 if rule.search == "trained" else 0.01) * case.width * case.d_in)
     return max(2.0, 0.05 * case.d_in * min(case.d_out, case.width or case.d_out))
 
 
@@ -156,56 +208,58 @@ def _stream(config: CapacityConfig, case: Case, seed: int, draw: int = 0) -> Ass
         case.d_out,
         law=config.data.law,
         n_answers=config.data.n_answers,
-        own_rivals=case.rule.endswith(DECOUPLED),
+        own_rivals=RULES[case.rule].decoupled,
         purpose=f"draw {draw}",
         device=config.device,
     )
 
 
-def _search(
-    config: CapacityConfig, case: Case, seeds: Sequence[int], guess: float, stopping: Callable[[], bool]
-) -> dict[int, Bracket]:
+def _search(config: CapacityConfig, case: Case, seeds: Iterable[int], guess: float) -> dict[int, Bracket]:
     """Bisection of one stream per seed, all seeds in step."""
-    streams = {seed: _stream(config, case, seed) for seed in seeds}
+    rule, streams = RULES[case.rule], {seed: _stream(config, case, seed) for seed in seeds}
 
     def ask(questions: dict[int, int]) -> dict[int, Status]:
-        _stop_if(stopping)
-        if case.rule in TRAINERS or case.rule == "low_rank_optimum":
+        check_stop()
+        if rule.searches:
             return {seed: _try(config, case, streams[seed], n) for seed, n in questions.items()}
-        problem = StorageProblem.stack([streams[seed].problem(n) for seed, n in questions.items()])
-        decisions = decide(problem, tolerance=config.tolerance, iterations=config.iterations, stopping=stopping)
-        for n, decision in zip(questions.values(), decisions, strict=True):
-            if decision.status is Status.UNKNOWN and decision.margin_upper > NEAR:
-                raise UserError(f"iterations = {config.iterations} are too few to decide on {n} pairs: allow for more")
-        return {seed: decision.status for seed, decision in zip(questions, decisions, strict=True)}
+        return _decide(config, {seed: streams[seed].problem(n) for seed, n in questions.items()})
 
-    return run_together({seed: bisect(guess, config.resolution) for seed in seeds}, ask)
+    return run_together({seed: bisect(guess, config.resolution) for seed in streams}, ask)
+
+
+def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> dict[int, Status]:
+    """What the solver says of the problem of each seed; where it cannot tell, the margin must be tiny."""
+    stacked = StorageProblem.stack([*problems.values()])
+    decisions = decide(stacked, tolerance=config.tolerance, iterations=config.iterations)
+    for n, decision in zip(stacked.n.tolist(), decisions, strict=True):
+        if decision.status is Status.UNKNOWN and decision.margin_upper > NEAR:
+            raise UserError(f"iterations = {config.iterations} are too few to decide on {n} pairs: allow for more")
+    return {seed: decision.status for seed, decision in zip(problems, decisions, strict=True)}
 
 
 def _try(config: CapacityConfig, case: Case, stream: AssociationStream, n: int) -> Status:
     """Look for a memory without a certificate: not found counts as infeasible, so the capacity is a lower bound."""
-    association = stream.prefix(n)
-    if case.rule == "low_rank_optimum":
-        found = decide_rank(association, case.width or 0, iterations=config.iterations).status is Status.FEASIBLE
-    else:
-        goal = 1.0 if config.criterion == "all" else config.criterion
-        training = Training(config.trained.lr, config.trained.steps, goal)
-        material = Material(association, generator(stream.seed, case.name, n), case.width or 0, training=training)
-        found = TRAINERS[case.rule](material).recall >= goal
-    return Status.FEASIBLE if found else Status.INFEASIBLE
+    goal = 1.0 if config.criterion == "all" else config.criterion
+    inputs = RuleInputs(
+        stream.prefix(n),
+        generator(stream.seed, case.name, n),
+        case.width or 0,
+        rank_iterations=config.iterations,
+        adam=AdamOptions(config.trained.lr, config.trained.steps, goal),
+    )
+    return Status.FEASIBLE if RULES[case.rule].attempt(inputs).recall >= goal else Status.INFEASIBLE
 
 
-def _half_point(config: CapacityConfig, case: Case, seed: int, guess: float, stopping: Callable[[], bool]) -> Bracket:
+def _half_point(config: CapacityConfig, case: Case, seed: int, guess: float) -> Bracket:
     """Where half of many streams are stored (criterion all), or their mean recall falls to the criterion."""
-    streams = [_stream(config, case, seed, draw) for draw in range(config.draws)]
-    build = BUILDERS[case.rule.removesuffix(DECOUPLED)]
+    rule, streams = RULES[case.rule], [_stream(config, case, seed, draw) for draw in range(config.draws)]
 
     def succeed(n: int) -> Float[np.ndarray, "draws"]:
         recalls = []
         for draw, stream in enumerate(streams):
-            _stop_if(stopping)
+            check_stop()
             problem = stream.problem(n)
-            memory = build(Material(stream.prefix(n), generator(seed, case.name, draw), case.width or 0))
+            memory = rule.build(RuleInputs(stream.prefix(n), generator(seed, case.name, draw), case.width or 0))
             outputs = problem.keys[0] @ memory.T if isinstance(memory, torch.Tensor) else memory(problem.keys[0])
             recalls.append(float((problem.margins(outputs[None]) > 0).float().mean()))
         return np.array(recalls) == 1.0 if config.criterion == "all" else np.array(recalls)
@@ -213,36 +267,3 @@ def _half_point(config: CapacityConfig, case: Case, seed: int, guess: float, sto
     steep = config.criterion == "all"
     level = 0.5 if config.criterion == "all" else config.criterion
     return Bracket(0, None, half_point(succeed, guess, level, steep=steep))
-
-
-def _stop_if(stopping: Callable[[], bool]) -> None:
-    if stopping():
-        raise Interrupted("stopped")
-
-
-def _exponents(config: CapacityConfig, seeds: pd.DataFrame) -> pd.DataFrame:
-    """The power of d, and of the width, that capacity grows with: least squares in logarithms, seed by seed.
-
-    `…/error` is the standard error of the slope, from how far the points are off the line.
-    """
-    fits = {}
-    lines: dict[str, list[tuple[float, str]]] = {}
-    for case in cases(config):
-        suffix = f"_m{case.width}" if case.width else ""
-        lines.setdefault(f"exponent/{case.rule}{suffix}", []).append((math.sqrt(case.d_in * case.d_out), case.name))
-        if case.width:
-            by_width = f"width_exponent/{Case(case.rule, case.size).name}"
-            lines.setdefault(by_width, []).append((case.width, case.name))
-    for name, points in lines.items():
-        x = np.log([size for size, _ in points])
-        if len(set(x)) > 1:
-            for prefix in ("", "theory/"):
-                columns = [f"{prefix}capacity/{case}" for _, case in points]
-                if set(columns) <= set(seeds.columns) and (seeds[columns] > 0).all(axis=None):
-                    y = np.log(seeds[columns].to_numpy().T)
-                    slope, level = np.polyfit(x, y, 1)
-                    fits[f"{prefix}{name}"] = slope
-                    if len(points) > 2 and not prefix:
-                        squares = ((y - slope * x[:, None] - level) ** 2).sum(0) / (len(points) - 2)
-                        fits[f"{name}/error"] = np.sqrt(squares / ((x - x.mean()) ** 2).sum())
-    return pd.DataFrame(fits, index=seeds.index)

@@ -2,62 +2,27 @@
 
 import math
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config import Config
-from toytf.experiments.config import SeededConfig
+from toytf.config import Config, Unique
+from toytf.experiments.seeded import SeededConfig
 from toytf.footprint import FLOAT, Keys, Need
+from toytf.memory.rules import RULES, Rule
 
-Rule = Literal[
-    "optimum",
-    "optimum_decoupled",
-    "low_rank_optimum",
-    "hebbian",
-    "hebbian_decoupled",
-    "pseudo_inverse",
-    "ridge",
-    "bi_whitened",
-    "gradient_step",
-    "low_rank",
-    "mlp_h1",
-    "mlp_h2",
-    "mlp_h3",
-    "mlp_relu",
-    "mlp_least_squares",
-    "trained_linear",
-    "trained_low_rank",
-    "trained_mlp",
-]
-"""optimum: any matrix, decided with a certificate. …_decoupled: every key has rivals of its own. low_rank…, mlp…: have
-a width. trained_…: Adam on the cross-entropy."""
-
-StoredRule = Literal[
-    Rule, "max_margin", "noisy_gradient_step", "pairs_ordered", "pairs_unordered", "pairs_h2", "pairs_joint"
-]
-"""Also: rules whose capacity is that of another, and those for keys that are sums of two parts."""
+if TYPE_CHECKING:
+    CapacityRule: TypeAlias = str
+    StorageRule: TypeAlias = str
+else:
+    CapacityRule = Literal[tuple(name for name, rule in RULES.items() if "capacity" in rule.experiments)]
+    StorageRule = Literal[tuple(RULES)]
+"""The names of the rules; one that `storage` does not have gets a sentence of its own there."""
 
 Size: TypeAlias = PositiveInt | tuple[PositiveInt, PositiveInt]
 """d, or [d_in, d_out]."""
 
 Accuracy = Annotated[float, Field(gt=0, lt=1)]
-
-NARROW = ("low_rank", "low_rank_optimum", "trained_low_rank")
-"""Their width is the rank of a matrix, at most its smaller side."""
-
-WIDE = (*NARROW, "mlp_h1", "mlp_h2", "mlp_h3", "mlp_relu", "mlp_least_squares", "trained_mlp")
-"""They have a width: the rank, or the number of hidden units."""
-
-PAIRED = ("pairs_ordered", "pairs_unordered", "pairs_h2", "pairs_joint")
-
-EXACT = ("optimum", "optimum_decoupled", "low_rank_optimum")
-"""They store all pairs or none."""
-
-
-def has_width(rule: str) -> bool:
-    """Does a rule depend on `width`?"""
-    return rule in WIDE or rule in PAIRED
 
 
 def sides(size: Size) -> tuple[int, int]:
@@ -85,14 +50,13 @@ class TrainedConfig(Config):
 class CapacityConfig(SeededConfig):
     """How many associations each rule stores, by size and width, beside what the theory predicts."""
 
-    implementation: ClassVar[str] = "toytf.experiments.capacity:run_capacity"
-    figures: ClassVar[str] = "toytf.experiments.memory_figures:capacity_figures"
+    implementation: ClassVar[str] = "toytf.experiments.capacity:Capacity"
 
     experiment: Literal["capacity"]
-    rules: tuple[Rule, ...] = Field(min_length=1)
-    dimensions: tuple[Size, ...] = Field(min_length=1)
+    rules: Annotated[tuple[CapacityRule, ...], Unique] = Field(min_length=1)
+    dimensions: Annotated[tuple[Size, ...], Unique] = Field(min_length=1)
     """The sizes of the matrix: d, or [d_in, d_out]."""
-    widths: tuple[PositiveInt, ...] = ()
+    widths: Annotated[tuple[PositiveInt, ...], Unique] = ()
     """Ranks of the rules low_rank…, hidden units of the rules mlp…"""
     data: DataConfig = DataConfig()
     criterion: Literal["all"] | Accuracy = "all"
@@ -110,34 +74,34 @@ class CapacityConfig(SeededConfig):
 
     @model_validator(mode="after")
     def _rules_fit(self) -> "CapacityConfig":
-        _no_repeats("rules", self.rules)
-        _no_repeats("dimensions", tuple(_as_written(size) for size in self.dimensions))
-        _no_repeats("widths", self.widths)
-        for rule in self.rules:
-            if rule in WIDE and not self.widths:
-                raise ValueError(f'widths is empty, but the rule "{rule}" has a width')
-            if rule in EXACT and self.criterion != "all":
+        for d in self.dimensions:
+            if (d, d) in self.dimensions:
+                raise ValueError(f"dimensions: {d} is listed twice, once as [{d}, {d}]")
+        for rule in _of(self.rules):
+            if rule.width != "none" and not self.widths:
+                raise ValueError(f'widths is empty, but the rule "{rule.name}" has a width')
+            if rule.all_or_nothing and self.criterion != "all":
                 raise ValueError(
-                    f'criterion = {self.criterion}: the rule "{rule}" stores all pairs or none: use criterion: all'
+                    f'criterion = {self.criterion}: the rule "{rule.name}" stores all pairs or none: use criterion: all'
                 )
-            if rule in NARROW:
-                for size in self.dimensions:
-                    _rank_fits(rule, max(self.widths), size)
+            for size in self.dimensions:
+                _rank_fits(rule, max(self.widths, default=0), size)
         guess = 1 / self.data.n_answers if self.data.n_answers else 0.0
         if self.criterion != "all" and self.criterion <= guess:
             raise ValueError(f"criterion = {self.criterion} is not more than a guess gets with {guess**-1:g} answers")
-        if self.widths and not set(self.rules) & set(WIDE):
+        if self.widths and not _any_width(self.rules):
             raise ValueError("widths is given, but none of the rules has a width")
         return self
 
     def needs(self) -> list[Need]:
         """The largest case: the scores of as many pairs as a matrix, or hidden units, may store."""
         d_in, d_out = max(map(sides, self.dimensions), key=math.prod)
-        width = max(self.widths, default=0) if set(self.rules) & set(WIDE) else 0
+        width = max(self.widths, default=0)
         parameters = max(d_in * d_out, width * (d_in + d_out))
-        n = parameters / (2 * math.log(parameters + math.e)) if set(self.rules) & set(EXACT) else 0.05 * parameters
+        many = any(rule.all_or_nothing for rule in _of(self.rules))
+        n = parameters / (2 * math.log(parameters + math.e)) if many else 0.05 * parameters
         keys = {"dimensions": max(d_in, d_out), **({"widths": width} if width else {})}
-        together = len(self.seeds) if set(self.rules) & set(EXACT) else 1
+        together = len(self.seeds) if many else 1
         memory = _memory_needs(n, (d_in, d_out), width, self.data.n_answers, keys)
         return [replace(need, bytes=together * need.bytes) for need in memory]
 
@@ -154,11 +118,10 @@ class PairsConfig(Config):
 class StorageConfig(SeededConfig):
     """What each rule makes of the same associations: recall, margins, scores and spectrum."""
 
-    implementation: ClassVar[str] = "toytf.experiments.storage:run_storage"
-    figures: ClassVar[str] = "toytf.experiments.memory_figures:storage_figures"
+    implementation: ClassVar[str] = "toytf.experiments.storage:Storage"
 
     experiment: Literal["storage"]
-    rules: tuple[StoredRule, ...] = Field(min_length=1)
+    rules: Annotated[tuple[StorageRule, ...], Unique] = Field(min_length=1)
     dimension: Size = 64
     n: PositiveInt | None = None
     """How many associations (answers, if there is noise); with pairs it follows from them."""
@@ -174,17 +137,16 @@ class StorageConfig(SeededConfig):
 
     @model_validator(mode="after")
     def _rules_fit(self) -> "StorageConfig":
-        _no_repeats("rules", self.rules)
-        for rule in self.rules:
-            if has_width(rule) and self.width is None:
-                raise ValueError(f'width is missing, but the rule "{rule}" has a width')
-            if rule in PAIRED and self.pairs is None:
-                raise ValueError(f'pairs is missing, but the rule "{rule}" is for keys that are sums of two parts')
-            if rule in NARROW and self.width is not None:
-                _rank_fits(rule, self.width, self.dimension)
-            if rule.endswith("_decoupled"):
-                raise ValueError(f'the rule "{rule}" is for the experiment capacity: here all keys share the values')
-        if self.width is not None and not any(map(has_width, self.rules)):
+        for rule in _of(self.rules):
+            if rule.width != "none" and self.width is None:
+                raise ValueError(f'width is missing, but the rule "{rule.name}" has a width')
+            if rule.pairs and self.pairs is None:
+                raise ValueError(f'pairs is missing, but the rule "{rule.name}" is for keys that are sums of two parts')
+            if "storage" not in rule.experiments:
+                why = ": here all keys share the values" if rule.decoupled else ""
+                raise ValueError(f'the rule "{rule.name}" is for the experiment {rule.experiments[0]}{why}')
+            _rank_fits(rule, self.width or 0, self.dimension)
+        if self.width is not None and not _any_width(self.rules):
             raise ValueError("width is given, but none of the rules has a width")
         if self.pairs is None and self.n is None:
             raise ValueError("n is missing: how many associations to store")
@@ -217,20 +179,18 @@ def _memory_needs(n: float, size: Size, width: int, n_answers: int | None, keys:
     ]
 
 
-def _no_repeats(field: str, values: tuple[object, ...]) -> None:
-    if len(set(values)) < len(values):
-        raise ValueError(f"{field}: {max(values, key=values.count)} is listed twice")
+def _of(names: tuple[str, ...]) -> list[Rule]:
+    return [RULES[name] for name in names]
 
 
-def _as_written(size: Size) -> str:
-    """The same text for the same matrix: d for a square one, else [d_in, d_out]."""
+def _any_width(names: tuple[str, ...]) -> bool:
+    return any(rule.width != "none" for rule in _of(names))
+
+
+def _rank_fits(rule: Rule, width: int, size: Size) -> None:
     d_in, d_out = sides(size)
-    return str(d_in) if d_in == d_out else f"[{d_in}, {d_out}]"
-
-
-def _rank_fits(rule: str, width: int, size: Size) -> None:
-    d_in, d_out = sides(size)
-    if width > min(d_in, d_out):
+    if rule.width == "rank" and width > min(d_in, d_out):
         raise ValueError(
-            f'width = {width} is more than a {d_out} × {d_in} matrix has rank ("{rule}"): at most {min(d_in, d_out)}'
+            f'width = {width} is more than a {d_out} × {d_in} matrix has rank ("{rule.name}"): '
+            f"at most {min(d_in, d_out)}"
         )

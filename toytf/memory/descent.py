@@ -7,15 +7,14 @@ and one gradient per iteration, no line search. The step is half the exact minim
 that are active now. No shape depends on data; finished instances are dropped now and then.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from toytf.errors import Interrupted
 from toytf.memory.problem import StorageProblem
+from toytf.stopping import check_stop
 
 NEVER = 1e30
 """A score difference that no rivalry survives."""
@@ -79,13 +78,11 @@ def descend(
     tolerance: float = 0.0,
     decay: Float[Tensor, "b"] | None = None,
     gap: float = 0.0,
-    stopping: Callable[[], bool] | None = None,
 ) -> Found:
     """Descend until each instance is decided; margins are those of the problem's own coordinates.
 
     An instance ends when its bound is below `tolerance`, without decay also when it is stored. With decay λ, which may
-    be 0, it ends when its best margin is within the fraction `gap` of its bound. Interrupted as soon as `stopping` says
-    so.
+    be 0, it ends when its best margin is within the fraction `gap` of its bound.
     """
     problem = problem.padded(ALIGN)
     keys = problem.keys
@@ -108,8 +105,7 @@ def descend(
     state, best = _State(problem, start, decay), found.select(alive)
     for iteration in range(1, iterations + 1):
         if iteration % RESCORE_EVERY == 0:
-            if stopping is not None and stopping():
-                raise Interrupted("stopped")
+            check_stop()
             found.update(alive, best)
             kept = opened.nonzero()[:, 0]
             if not len(kept):

@@ -17,6 +17,7 @@ from toytf.memory.association import Association
 from toytf.memory.problem import StorageProblem
 from toytf.memory.solver import Decision, Status, certificates, decide
 from toytf.randomness import generator
+from toytf.stopping import check_stop
 from toytf.theory import rank_fits
 
 STARTS = (0.0, 0.1)
@@ -80,6 +81,7 @@ def _minimise(
     @torch.no_grad()
     def loss() -> Tensor:
         nonlocal evaluations
+        check_stop()
         evaluations += 1
         A, B = factors[:d_out], factors[d_out:]
         gaps = problem.gaps(problem.keys @ B @ A.T)

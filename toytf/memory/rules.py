@@ -1,93 +1,162 @@
-"""The rules by name: what a config may ask for, each as one function from pairs to a memory.
+"""The rules that make a memory of associations: one table of what each of them is. Imports no torch.
 
-Names are the same in configs, tables and figures.
+A new rule is one entry of `RULES`, and its builder: a function from `RuleInputs` to a memory, which may stand wherever
+the mathematics of the rule does. Configs, experiments, tables and figures read the rest from the entry.
+
+    Rule("hebbian", "W = Σ u_{f(z)} e_zᵀ", "toytf.memory.builders:hebbian", theory="hebbian")
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from toytf.plugins import imported
 
-from toytf.memory.association import Association, Readable
-from toytf.memory.constructions import bi_whitened, hebbian, low_rank, pseudo_inverse, ridge
-from toytf.memory.gradients import gradient_step, noisy_gradient_step
-from toytf.memory.mlp import MLPMemory, hermite, mlp_hermite, mlp_least_squares, mlp_pairs
-from toytf.memory.problem import StorageProblem
-from toytf.memory.rank import decide_rank
-from toytf.memory.solver import decide, max_margin
-from toytf.memory.trained import Trained, train_linear, train_low_rank, train_mlp
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from toytf.memory.association import Association, Readable
+    from toytf.memory.builders import RuleInputs
+    from toytf.memory.trained import Trained
 
 
 @dataclass(frozen=True)
-class Training:
-    """How the rules trained_… are trained: Adam's rate, steps at most, and the recall that is enough."""
+class Rule:
+    """A way to make a memory of pairs."""
 
-    lr: float = 0.1
-    steps: int = 4000
-    recall: float = 1.0
+    name: str
+    """The same in configs, tables and figures."""
+    says: str
+    """Its formula, or what it does, in one line."""
+    builder: str
+    """A function from RuleInputs to a memory as "module:name"; to a Trained, if the rule is searched or trained."""
+    width: Literal["none", "rank", "hidden"] = "none"
+    """What the width in a config means to it: nothing, the rank of a matrix, or the number of hidden units."""
+    search: Literal["one_shot", "certified", "searched", "trained"] = "one_shot"
+    """one_shot: a formula, whose recall varies from draw to draw. certified: the solver decides whether any matrix
+    stores the pairs. searched: stores all pairs or is not found, which proves nothing. trained: recalls a fraction."""
+    decoupled: bool = False
+    """Does every key have rivals of its own? Else all keys share the values."""
+    pairs: bool = False
+    """Is it for keys that are sums of two parts?"""
+    theory: Literal["none", "best_weights", "hebbian"] = "none"
+    """Whose capacity, margins, scores and spectrum theory knows: those of the best weights, or of the Hebbian rule."""
+    experiments: tuple[Literal["capacity", "storage"], ...] = ("capacity", "storage")
+    """Which experiments may use it."""
+    step: str = ""
+    """If it is a gradient step: the formula from an Association and W to the next W, as "module:name"."""
+
+    def __post_init__(self) -> None:
+        if self.pairs and "capacity" in self.experiments:
+            raise ValueError(f"rule {self.name}: the experiment capacity has no keys that are sums of two parts")
+        if self.decoupled and ("storage" in self.experiments or self.searches):
+            raise ValueError(
+                f"rule {self.name}: rivals of its own are for the experiment capacity, if one_shot or certified"
+            )
+
+    @property
+    def searches(self) -> bool:
+        """Does it look for a memory, so that not finding one proves nothing?"""
+        return self.search in ("searched", "trained")
+
+    @property
+    def all_or_nothing(self) -> bool:
+        """Does it store all pairs, or else none?"""
+        return self.search in ("certified", "searched")
+
+    def build(self, inputs: "RuleInputs") -> "Readable":
+        """The memory that it makes of the pairs; if it searches, the best that it found."""
+        memory: Readable = self.attempt(inputs).memory if self.searches else imported(self.builder)(inputs)
+        return memory
+
+    def attempt(self, inputs: "RuleInputs") -> "Trained":
+        """The best memory that it found, and how much that recalls, if it searches."""
+        found: Trained = imported(self.builder)(inputs)
+        return found
+
+    def stepped(self, association: "Association", W: "Tensor") -> "Tensor":
+        """W after the step of its formula, if it is a gradient step."""
+        after: Tensor = imported(self.step)(association, W)
+        return after
 
 
-@dataclass(frozen=True, eq=False)
-class Material:
-    """What a rule may use: the pairs, the two parts of each key if keys are sums, a width, and random numbers."""
-
-    association: Association
-    generator: torch.Generator
-    width: int = 0
-    parts: tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]] | None = None
-    iterations: int = 1500
-    training: Training = Training()
-
-
-Builder = Callable[[Material], Readable]
-
-
-def _plain(rule: Callable[[Association], Readable]) -> Builder:
-    return lambda material: rule(material.association)
-
-
-def _hermite(material: Material, degree: int, activation: Callable[[Tensor], Tensor] | None = None) -> MLPMemory:
-    return mlp_hermite(material.association, material.width, degree, material.generator, activation)
-
-
-def _pairs(material: Material, **options: object) -> MLPMemory:
-    if material.parts is None:
-        raise ValueError("rules for pairs need keys that are sums of two parts: pairs")
-    return mlp_pairs(*material.parts, material.association, material.width, material.generator, **options)  # type: ignore[arg-type]
-
-
-BUILDERS: dict[str, Builder] = {
-    "hebbian": _plain(hebbian),
-    "pseudo_inverse": _plain(pseudo_inverse),
-    "ridge": _plain(ridge),
-    "bi_whitened": _plain(bi_whitened),
-    "gradient_step": _plain(gradient_step),
-    "noisy_gradient_step": _plain(noisy_gradient_step),
-    "max_margin": lambda material: max_margin(material.association, iterations=material.iterations),
-    "low_rank": lambda material: low_rank(material.association, material.width, material.generator),
-    "mlp_h1": partial(_hermite, degree=1),
-    "mlp_h2": partial(_hermite, degree=2),
-    "mlp_h3": partial(_hermite, degree=3),
-    "mlp_relu": partial(_hermite, degree=2, activation=torch.relu),
-    "mlp_least_squares": lambda material: mlp_least_squares(material.association, material.width, material.generator),
-    "pairs_ordered": _pairs,
-    "pairs_unordered": partial(_pairs, ordered=False),
-    "pairs_h2": partial(_pairs, activation=partial(hermite, degree=2)),
-    "pairs_joint": partial(_pairs, form="joint", activation=partial(hermite, degree=2)),
-    "optimum": lambda material: decide(StorageProblem.of(material.association), iterations=material.iterations)[0].W,
-    "low_rank_optimum": lambda material: decide_rank(material.association, material.width).W,
-    "trained_linear": lambda material: TRAINERS["trained_linear"](material).memory,
-    "trained_low_rank": lambda material: TRAINERS["trained_low_rank"](material).memory,
-    "trained_mlp": lambda material: TRAINERS["trained_mlp"](material).memory,
-}
-"""From pairs to a memory; one that looks for its memory gives the best it found."""
-
-TRAINERS: dict[str, Callable[[Material], Trained]] = {
-    "trained_linear": lambda m: train_linear(m.association, m.generator, **asdict(m.training)),
-    "trained_low_rank": lambda m: train_low_rank(m.association, m.width, m.generator, **asdict(m.training)),
-    "trained_mlp": lambda m: train_mlp(m.association, m.width, m.generator, **asdict(m.training)),
-}
-"""The trained ones, with what they reached."""
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        # decided or searched
+        Rule(
+            "optimum", "any W, decided with a certificate", "toytf.memory.builders:optimum", search="certified",
+            theory="best_weights",
+        ),
+        Rule(
+            "optimum_decoupled", "the same, every key with rivals of its own", "toytf.memory.builders:optimum",
+            search="certified", decoupled=True, theory="best_weights", experiments=("capacity",),
+        ),
+        Rule(
+            "low_rank_optimum", "any W of rank m, searched", "toytf.memory.builders:low_rank_optimum", width="rank",
+            search="searched", theory="best_weights",
+        ),
+        # matrices by a formula: X has the keys as rows, Y the value of each, U all values
+        Rule("hebbian", "W = Σ u_{f(z)} e_zᵀ", "toytf.memory.builders:hebbian", theory="hebbian"),
+        Rule(
+            "hebbian_decoupled", "the same, every key with rivals of its own", "toytf.memory.builders:hebbian",
+            decoupled=True, theory="hebbian", experiments=("capacity",),
+        ),
+        Rule("pseudo_inverse", "W = Yᵀ X (XᵀX)⁺", "toytf.memory.builders:pseudo_inverse"),
+        Rule("ridge", "W = Yᵀ X (XᵀX + λI)⁻¹", "toytf.memory.builders:ridge"),
+        Rule("bi_whitened", "W = (UᵀU)⁺ Yᵀ X (XᵀX)⁺", "toytf.memory.builders:bi_whitened"),
+        Rule(
+            "gradient_step", "one step on the cross-entropy from W = 0", "toytf.memory.builders:gradient_step",
+            step="toytf.memory.gradients:gradient_step",
+        ),
+        Rule("low_rank", "W = W_1ᵀ W_1 Σ u_{f(z)} e_zᵀ, W_1 random", "toytf.memory.builders:low_rank", width="rank"),
+        # two layers by a formula: the hidden units W are random
+        Rule("mlp_h1", "Vᵀ h_1(We), V = Σ h_1(W e_z) u_{f(z)}ᵀ / m", "toytf.memory.builders:mlp_h1", width="hidden"),
+        Rule("mlp_h2", "the same with h_2", "toytf.memory.builders:mlp_h2", width="hidden"),
+        Rule("mlp_h3", "the same with h_3", "toytf.memory.builders:mlp_h3", width="hidden"),
+        Rule("mlp_relu", "Vᵀ relu(We), V as for h_2", "toytf.memory.builders:mlp_relu", width="hidden"),
+        Rule(
+            "mlp_least_squares", "Vᵀ relu(We), V by least squares", "toytf.memory.builders:mlp_least_squares",
+            width="hidden",
+        ),
+        # trained
+        Rule(
+            "trained_linear", "Adam on the cross-entropy", "toytf.memory.builders:trained_linear", search="trained",
+            theory="best_weights",
+        ),
+        Rule(
+            "trained_low_rank", "Adam on two factors", "toytf.memory.builders:trained_low_rank", width="rank",
+            search="trained", theory="best_weights",
+        ),
+        Rule(
+            "trained_mlp", "Adam on both layers, ReLU", "toytf.memory.builders:trained_mlp", width="hidden",
+            search="trained",
+        ),
+        # whose capacity is that of another rule, or was never asked for
+        Rule(
+            "max_margin", "the W of largest margin", "toytf.memory.builders:max_margin", theory="best_weights",
+            experiments=("storage",),
+        ),
+        Rule(
+            "noisy_gradient_step", "the step for noisy keys, which writes the mean of each class",
+            "toytf.memory.builders:noisy_gradient_step", experiments=("storage",),
+            step="toytf.memory.gradients:noisy_gradient_step",
+        ),
+        Rule(
+            "pairs_ordered", "Vᵀ relu(We), V from ordered products of the parts", "toytf.memory.builders:pairs_ordered",
+            width="hidden", pairs=True, experiments=("storage",),
+        ),
+        Rule(
+            "pairs_unordered", "the same without ordering", "toytf.memory.builders:pairs_unordered", width="hidden",
+            pairs=True, experiments=("storage",),
+        ),
+        Rule(
+            "pairs_h2", "ordered products, h_2 in place of relu", "toytf.memory.builders:pairs_h2", width="hidden",
+            pairs=True, experiments=("storage",),
+        ),
+        Rule(
+            "pairs_joint", "Vᵀ h_2(We) of the whole key", "toytf.memory.builders:pairs_joint", width="hidden",
+            pairs=True, experiments=("storage",),
+        ),
+    )
+}  # fmt: skip
+"""The rules by name."""

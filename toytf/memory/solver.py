@@ -14,7 +14,6 @@ Margins are in units of the score's standard deviation: |W|_F = 1, keys and valu
 """
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -66,22 +65,20 @@ def decide(
     tolerance: Real = 0.01,
     iterations: int = 400,
     whiten: bool = True,
-    stopping: Callable[[], bool] | None = None,
 ) -> list[Decision]:
     """Decide storage for every instance at once: restarted Nesterov steps on f in whitened coordinates.
 
     Whitening changes the margin but not whether there is one, and makes anisotropic vectors as easy as isotropic ones.
-    Raises Interrupted when `stopping` says so, which it is asked now and then.
     """
     _refuse_nan(problem)
     if len(problem.keys) > (together := _together(problem)):
         groups = torch.split(torch.arange(len(problem.keys), device=problem.keys.device), together)
-        alone = partial(decide, tolerance=tolerance, iterations=iterations, whiten=whiten, stopping=stopping)
+        alone = partial(decide, tolerance=tolerance, iterations=iterations, whiten=whiten)
         return [decision for group in groups for decision in alone(problem.select(group))]
     exact = problem.double()
     frame = _Frame.whitening(exact) if whiten else _Frame.scaling(exact)
     entered = frame.enter(problem)
-    found = descend(entered, iterations=iterations, tolerance=float(tolerance), stopping=stopping)
+    found = descend(entered, iterations=iterations, tolerance=float(tolerance))
     bound = certificates(entered.double(), *(W.to(frame.M_in) for W in (found.W, found.W_dual)))[1]
     return _decisions(problem, frame, found, bound < tolerance)
 

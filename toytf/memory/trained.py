@@ -14,7 +14,9 @@ from torch import Tensor
 from toytf.memory.association import Association, Readable
 from toytf.memory.mlp import MLPMemory
 from toytf.memory.solver import Real
+from toytf.stopping import check_stop
 from toytf.theory import rank_fits
+from toytf.updates import updates
 
 ROUNDING = 1e-6
 """A fraction in float32 may be this much below itself."""
@@ -69,23 +71,28 @@ def _train(
     steps: Real = 4000,
     recall: Real = 1.0,
 ) -> Trained:
-    """Adam until the fraction `recall` is recalled, or for so many steps, on vectors of mean square length 1."""
+    """Adam until the fraction `recall` is recalled, for `steps` at most, on vectors of mean square length 1."""
     if not len(association.keys):
         raise ValueError("there are no pairs to train on")
     unit, steps = _unit_scale(association), int(steps)
-    optimizer = torch.optim.Adam(parameters, lr=lr)
-    reached = 0.0
-    for step in range(steps + 1):
-        if step % CHECK_EVERY == 0 or step == steps:
-            with torch.no_grad():
-                reached = float(unit.recall(memory()))
-            if reached >= recall - ROUNDING or step == steps:
-                return Trained(_frozen(memory()), reached, step)
-        optimizer.zero_grad(set_to_none=True)
+
+    def backward(step: int) -> Tensor:
         loss = torch.nn.functional.cross_entropy(unit.scores(memory()), association.targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    raise AssertionError("the last step returns")
+        return loss.detach()
+
+    @torch.no_grad()
+    def recalled() -> float:
+        return float(unit.recall(memory()))
+
+    enough, taken, reached = recall - ROUNDING, 0, recalled()
+    training = updates(torch.optim.Adam(parameters, lr=lr), backward, steps)
+    while taken < steps and reached < enough:
+        taken, _ = next(training)
+        if taken % CHECK_EVERY == 0 or taken == steps:
+            check_stop()
+            reached = recalled()
+    return Trained(_frozen(memory()), reached, taken)
 
 
 def _unit_scale(association: Association) -> Association:
