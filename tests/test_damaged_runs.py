@@ -11,7 +11,7 @@ import pytest
 import toytf
 from tests.hostile.damage import CHECKPOINTS, OTHERS, ROWS, Damage, flip, last_checkpoint
 from toytf.errors import Interrupted, ToytfError, UserError
-from toytf.experiments import jobs, train
+from toytf.experiments import study, train
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, toytf.Run]:
     found = {}
     for kind, config, module, line, method, call in (
         ("training", TRAINING, train, "ProgressLine", "stepped", 8),
-        ("study", STUDY, jobs, "JobLine", "begin", 2),
+        ("study", STUDY, study, "JobLine", "begin", 2),
     ):
         out = tmp_path_factory.mktemp(kind)
         found[f"{kind}, finished"] = toytf.run(config, out=out / "run")

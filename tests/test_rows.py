@@ -7,7 +7,10 @@ import pytest
 
 from toytf import files, rows
 from toytf.errors import UserError
-from toytf.rows import MetricsFile, Row, read_rows
+from toytf.measurement import Group, Measurement, as_row
+from toytf.rows import MetricsFile, Row, read_columns, read_rows
+
+LOSS = Group("eval", "Loss")
 
 
 class Crash(BaseException):
@@ -15,16 +18,21 @@ class Crash(BaseException):
 
 
 def _row(step: int) -> Row:
-    return {"seed": step % 2, "step": step, "eval/loss": 1 / (step + 1)}
+    return {"seed": step % 2, "step": step, **as_row(_measured(step))}
+
+
+def _measured(step: int) -> list[Measurement]:
+    """Every second step has a metric that was not there before."""
+    return [LOSS.measurement(1 / (step + 1), "loss"), *([LOSS.measurement(2.0, at=step)] if step % 2 else [])]
 
 
 def _work(path: Path) -> None:
     """What a run does to the file: open it, go on where it stands, forget a row, write it again."""
     metrics = MetricsFile(path)
     for step in range(len(metrics.rows), 4):
-        metrics.append(_row(step))
+        metrics.record(step % 2, step, _measured(step))
     metrics.forget(seed=1, after=2)
-    metrics.append(_row(3))
+    metrics.record(1, 3, _measured(3))
     metrics.close()
 
 
@@ -54,7 +62,7 @@ def _crash_at(moment: int, patch: pytest.MonkeyPatch, *, torn: bool) -> None:
 
 
 @pytest.mark.parametrize("torn", [False, True])
-@pytest.mark.parametrize("first", range(1, 25))
+@pytest.mark.parametrize("first", range(1, 33))
 def test_a_crash_at_any_moment_and_another_while_it_is_mended_lose_no_row(
     first: int, torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,9 +72,11 @@ def test_a_crash_at_any_moment_and_another_while_it_is_mended_lose_no_row(
             _crash_at(moment, patch, torn=torn)
             with contextlib.suppress(Crash):
                 _work(path)
-        read_rows(path)  # can be looked at in between
+        known = read_columns(tmp_path)
+        assert all(name in known for row in read_rows(path) for name in row if "/" in name)  # at any moment
     _work(path)
     assert read_rows(path) == [_row(step) for step in range(4)]
+    assert list(read_columns(tmp_path)) == ["eval/loss", "eval/at1", "eval/at3"]
 
 
 def test_a_reader_looks_again_when_the_run_ends_between_its_two_looks(
@@ -96,3 +106,18 @@ def test_a_changed_value_is_refused_by_readers_and_writers(tmp_path: Path) -> No
     for use in (read_rows, MetricsFile):
         with pytest.raises(UserError, match="rows were changed, added or lost"):
             use(path)
+
+
+def test_columns_that_were_changed_or_lost_are_named(tmp_path: Path) -> None:
+    _work(tmp_path / "metrics.jsonl")
+    columns = tmp_path / "columns.json"
+    content = columns.read_bytes()
+    for damaged in (content.replace(b"Loss", b"Gain"), b"", b"[]", b"\xff"):
+        columns.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"columns\.json is not what toytf wrote"):
+            read_columns(tmp_path)
+    columns.unlink()
+    with pytest.raises(UserError, match=r"columns\.json cannot be read"):
+        MetricsFile(tmp_path / "metrics.jsonl")
+    columns.write_bytes(content)
+    assert len(read_columns(tmp_path)) == 3

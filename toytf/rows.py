@@ -24,6 +24,8 @@ Row = dict[str, float | int]
 """Seed, step and metrics of one evaluation."""
 
 COLUMNS = "columns.json"
+NONE_YET = ""
+"""In place of the checksum of a file that is about to be written for the first time."""
 
 RETRIES = 20
 """How often a reader looks again at a file that somebody writes."""
@@ -56,7 +58,7 @@ def _patiently(directory: Path, read: Callable[[], T]) -> T:
 
 def _columns(directory: Path) -> dict[str, Quantity]:
     path, known = directory / COLUMNS, Checksums(directory)[COLUMNS]
-    if known is None and not path.exists():
+    if not path.exists() and (known is None or NONE_YET in known):
         return {}
     content = read_bytes(path)
     try:
@@ -95,9 +97,10 @@ class MetricsFile:
             path = self.path.parent / COLUMNS
             self.columns |= new
             content = (json.dumps(to_json(self.columns), indent=1, ensure_ascii=False) + "\n").encode()
-            before = sha256(path.read_bytes()) if path.exists() else ""
+            before = sha256(path.read_bytes()) if path.exists() else NONE_YET
             self._checksums[COLUMNS] = [before, sha256(content)]
             write_atomic(path, content)
+            self._checksums[COLUMNS] = [sha256(content)]
 
     def append(self, row: Row) -> None:
         """Write a row through to the file; if somebody changed or removed that meanwhile, all rows."""

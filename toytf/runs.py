@@ -218,13 +218,17 @@ class Run:
 
     def kept_figure(self, name: str) -> Any:
         """A plotly figure that was kept; None if there is none of this name."""
-        known = Checksums(self.directory)
-        if known[_figure_file(name)] is None:
-            return None
-        known.check(_figure_file(name), "put it back from a copy, or start anew with another --out")
         from plotly.io import from_json
 
-        return from_json(read_bytes(self.directory / _figure_file(name)).decode())
+        known, path = Checksums(self.directory), self.directory / _figure_file(name)
+        if known[_figure_file(name)] is None and not path.exists():
+            return None
+        mend = "put it back from a copy, or start anew with another --out"
+        known.check(_figure_file(name), mend)
+        try:
+            return from_json(read_bytes(path).decode())
+        except (ValueError, TypeError, RecursionError):
+            raise UserError(f"{path} is not a figure: {mend}") from None
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Add to a time in timing.json: the parts of a run that was resumed sum up."""

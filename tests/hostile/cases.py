@@ -21,7 +21,7 @@ import toytf
 from tests.hostile import generate
 from toytf import cli
 from toytf.errors import Interrupted, ToytfError, shortened
-from toytf.experiments import jobs, train
+from toytf.experiments import study, train
 from toytf.footprint import check_memory, free_memory
 from toytf.plugins import load_config
 
@@ -46,7 +46,7 @@ class Fuzzer:
         for i, tiny in enumerate((*generate.TINY[:2], generate.TINY[3])):
             config = {**tiny, "seeds": [0, 1]}
             toytf.run(config, out=self.folder / f"finished{i}")
-            module, line = (train, "ProgressLine") if config["experiment"] == "train" else (jobs, "JobLine")
+            module, line = (train, "ProgressLine") if config["experiment"] == "train" else (study, "JobLine")
             method = "stepped" if line == "ProgressLine" else "begin"
             stop = mock.Mock(
                 side_effect=[None, None, None, None, Interrupted("")]

@@ -170,10 +170,15 @@ def _write(name: str, content: bytes, directory: Path) -> None:
     (directory / name).write_bytes(content)
 
 
+def _reword(name: str, word: bytes, other: bytes, directory: Path) -> None:
+    path = directory / name
+    path.write_bytes(path.read_bytes().replace(word, other))
+
+
 OTHERS: dict[str, Damage] = {
     **{
         f"{name.partition('.')[0]}_{kind}": partial(_write, name, content)
-        for name in ("summary.json", "timing.json", "checksums.json")
+        for name in ("summary.json", "timing.json", "checksums.json", "columns.json")
         for kind, content in {
             "empty": b"",
             "garbage": b"\xff{{",
@@ -181,6 +186,8 @@ OTHERS: dict[str, Damage] = {
             "text": b'{"recall/x": "y"}',
         }.items()
     },
+    "columns_missing": lambda directory: (directory / "columns.json").unlink(),
+    "columns_of_another_run": partial(_reword, "columns.json", b"recall", b"recoil"),
     "checksums_missing": lambda directory: (directory / "checksums.json").unlink(),
     "config_size": partial(_config, lambda config: {**config, "threads": 2, "model": {"d_model": 8}, "dimension": 8}),
     "config_seeds": partial(_config, lambda config: {**config, "seeds": [0]}),

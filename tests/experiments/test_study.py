@@ -1,10 +1,10 @@
-"""An experiment that is a list of jobs, stopped anywhere and resumed, ends as if it had not been."""
+"""A study, stopped anywhere and resumed, ends as if it had not been."""
 
 import errno
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,10 @@ import yaml
 
 import toytf
 from toytf.errors import Interrupted, RunFailed, UserError
-from toytf.experiments import capacity, storage
-from toytf.experiments.jobs import Rows
+from toytf.experiments.capacity import Capacity
+from toytf.experiments.storage import Storage
+from toytf.experiments.study import Study
+from toytf.stopping import check_stop
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -29,9 +31,10 @@ STORAGE = {
     "width": 5,
     **QUIET,
 }
-EXPERIMENTS = {"capacity": (CAPACITY, capacity), "storage": (STORAGE, storage)}
-
-Measure = Callable[..., Rows]
+EXPERIMENTS: dict[str, tuple[dict[str, Any], type[Study[Any]]]] = {
+    "capacity": (CAPACITY, Capacity),
+    "storage": (STORAGE, Storage),
+}
 
 
 @pytest.fixture(scope="module", params=EXPERIMENTS)
@@ -55,19 +58,20 @@ def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
 
 @pytest.fixture
 def watch(experiment: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], list[Any]]:
-    """Call a function with the number of each job before it is done; gives the list of what was asked of the jobs."""
-    module = EXPERIMENTS[experiment][1]
-    real: Measure = module._measure
+    """Call a function with the number of each case before it is measured; gives the list of what was asked for."""
+    study = EXPERIMENTS[experiment][1]
+    real = study.seeds
 
     def install(before: Callable[[int], None]) -> list[Any]:
         asked: list[Any] = []
 
-        def measure(config: Any, what: Any, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
-            asked.append((getattr(what, "name", what), list(seeds)))
+        def seeds(self: Study[Any], case: Any, seeds: Sequence[int]) -> Iterator[Any]:
+            asked.append((self.label(case), list(seeds)))
             before(len(asked))
-            yield from real(config, what, seeds, stopping)
+            check_stop()
+            yield from real(self, case, seeds)
 
-        monkeypatch.setattr(module, "_measure", measure)
+        monkeypatch.setattr(study, "seeds", seeds)
         return asked
 
     return install
@@ -120,6 +124,7 @@ def test_killed_after_any_row_and_resumed_it_ends_the_same(
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
+    (out / "columns.json").write_bytes((whole.directory / "columns.json").read_bytes())
     (out / "metrics.jsonl").write_bytes(b"".join(lines[:rows]) + lines[rows][: len(lines[rows]) // 2])
     _is_the_same(toytf.run(config, out=out, resume=True), whole)
 
@@ -151,6 +156,7 @@ def test_a_seed_that_is_missing_is_done_alone(
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
+    (out / "columns.json").write_bytes((whole.directory / "columns.json").read_bytes())
     (out / "metrics.jsonl").write_bytes(b"".join(whole.metrics_file.read_bytes().splitlines(keepends=True)[:3]))
     asked = watch(lambda job: None)
     _is_the_same(toytf.run(config, out=out, resume=True), whole)
@@ -158,10 +164,10 @@ def test_a_seed_that_is_missing_is_done_alone(
     assert asked[1][1] == [0, 1]
 
 
-def test_the_seconds_of_every_job_are_kept(whole: toytf.Run) -> None:
+def test_the_seconds_of_every_case_are_kept(whole: toytf.Run, experiment: str) -> None:
     timing = json.loads((whole.directory / "timing.json").read_text())
-    first = [name for name in whole.history.columns if name in timing]
-    assert len(timing) == len(first) > 2
+    study = EXPERIMENTS[experiment][1](whole.config)
+    assert list(timing) == [study.label(case) for case in study.cases()]
     assert all(seconds > 0 for seconds in timing.values())
 
 
@@ -206,18 +212,17 @@ def test_a_crash_in_the_second_seed_loses_nothing_of_the_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: toytf.Run, experiment: str, config: Path
 ) -> None:
     """Seeds that are done one by one are written one by one."""
-    module = EXPERIMENTS[experiment][1]
-    name = {"capacity": "_half_point", "storage": "build"}[experiment]
-    real = getattr(module, name)
+    study = EXPERIMENTS[experiment][1]
+    real = study.measure
 
-    def crash(config: Any, *rest: Any) -> Any:
-        if 1 in rest:  # the seed
+    def crash(self: Study[Any], case: Any, seed: int) -> Any:
+        if seed == 1:
             raise RuntimeError("lightning")
-        return real(config, *rest)
+        return real(self, case, seed)
 
-    monkeypatch.setattr(module, name, crash)
+    monkeypatch.setattr(study, "measure", crash)
     with pytest.raises(RuntimeError, match="lightning"):
         toytf.run(config, out=tmp_path / "run")
     assert toytf.Run.open(tmp_path / "run").history["seed"].tolist() == [0]
-    monkeypatch.setattr(module, name, real)
+    monkeypatch.setattr(study, "measure", real)
     _is_the_same(toytf.run(config, out=tmp_path / "run", resume=True), whole)
