@@ -4,26 +4,29 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from toytf.experiments.config import SeededConfig
+from toytf.config import Unique
+from toytf.experiments.seeded import SeededConfig
 from toytf.footprint import DOUBLE, INT, Need
 
+Vocabulary = Annotated[int, Field(ge=3, le=4096)]
 Between = Annotated[float, Field(gt=0, lt=1)]
 
 
 class NoiseLearningConfig(SeededConfig):
     """How many samples the feed-forward part and attention need to learn the noise that follows a trigger."""
 
-    implementation: ClassVar[str] = "tasks.bigram.noise_learning:run_noise_learning"
-    figures: ClassVar[str] = "tasks.bigram.noise_figures:noise_figures"
+    implementation: ClassVar[str] = "tasks.bigram.noise_learning:NoiseLearning"
 
     experiment: Literal["noise_learning"]
-    n_tokens: tuple[Annotated[int, Field(ge=3, le=4096)], ...] = Field(default=(32, 64, 128, 256), min_length=1)
+    n_tokens: Annotated[tuple[Vocabulary, ...], Unique] = Field(default=(32, 64, 128, 256), min_length=1)
     """Vocabulary sizes N; the noise token is one more. Memory grows like N²."""
     seq_len: int = Field(default=32, ge=2)
     """Tokens of a context, T; the last is the trigger."""
-    noise_probabilities: tuple[Between, ...] = Field(default=(0.5,), min_length=1)
+    noise_probabilities: Annotated[tuple[Between, ...], Unique] = Field(default=(0.5,), min_length=1)
     """Probabilities α that the noise token follows a trigger."""
-    samples: tuple[PositiveInt, ...] = Field(default=(4, 8, 16, 32, 64, 128, 256, 512, 1024), min_length=1)
+    samples: Annotated[tuple[PositiveInt, ...], Unique] = Field(
+        default=(4, 8, 16, 32, 64, 128, 256, 512, 1024), min_length=1
+    )
     """Numbers of contexts m that the one gradient step is taken on. The spread is measured at the largest."""
     repeats: PositiveInt = 32
     """Steps per seed and size, each on contexts of its own; recalls and spreads are their means."""
@@ -31,11 +34,7 @@ class NoiseLearningConfig(SeededConfig):
     """The recall from which on the noise counts as learned."""
 
     @model_validator(mode="after")
-    def _lists_fit(self) -> "NoiseLearningConfig":
-        lists = {"n_tokens": self.n_tokens, "noise_probabilities": self.noise_probabilities, "samples": self.samples}
-        for field, values in lists.items():
-            if len(set(values)) < len(values):
-                raise ValueError(f"{field}: {max(values, key=values.count)} is listed twice")
+    def _noise_stands_out(self) -> "NoiseLearningConfig":
         rarest, fewest = min(self.noise_probabilities), min(self.n_tokens)
         if rarest <= 1 / (fewest + 1):
             raise ValueError(

@@ -10,12 +10,12 @@ One layer with uniform attention, logits = U (W_V A + W_F e_q), starts from zero
 m contexts. Vectors are orthonormal, so matrices are written in the basis of the tokens: W[k, j] = u_kᵀ W e_j.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -23,14 +23,43 @@ from torch import Tensor
 
 from tasks.bigram.noise_config import NoiseLearningConfig
 from toytf import theory
-from toytf.errors import Interrupted
-from toytf.experiments.jobs import Rows, run_jobs
-from toytf.experiments.process import cpu_threads
+from toytf.experiments.study import Study
+from toytf.figures import power_laws, series
+from toytf.fits import power_law
+from toytf.measurement import Group, Measurement
 from toytf.randomness import generator
 from toytf.runs import Run
+from toytf.stopping import check_stop
+from toytf.table import over_seeds
+
+NOISE_RECALL = Group(
+    "noise_recall", "Recall of the noise token after one step",
+    "The feed-forward part (FF) recalls it after a few samples, attention (V) only after about as many as there are "
+    "tokens.",
+    variants=("contexts",),
+)  # fmt: skip
+ENTRY = Group(
+    "entry", "Entries of the first gradient step",
+    "The noise token stands out most in the feed-forward part; in attention its entries are N times as small.",
+    format="power",
+)  # fmt: skip
+CV = Group(
+    "cv", "Relative spread of the noise row of W_V",
+    "Attention can tell the noise from other tokens only where this is well below 1.",
+)  # fmt: skip
+SAMPLES_NEEDED = Group(
+    "samples_needed", "Samples needed to learn the noise",
+    "The smallest number of samples from which on the recall is at least the level.",
+    format="whole",
+)  # fmt: skip
+TOKEN_EXPONENT = Group(
+    "token_exponent", "Grows like the number of tokens N to the power of",
+    "About 0 for what the feed-forward part needs; about 1 for what attention needs, and for its squared spread.",
+    variants=("error",),
+)  # fmt: skip
 
 TRIGGER = 0
-PARTS = ("FF", "V")
+PARTS = {"FF": "feed-forward", "V": "attention"}
 """The feed-forward matrix W_F and the value matrix W_V."""
 
 ENTRIES_AT_ONCE = 2**23
@@ -39,19 +68,10 @@ ENTRIES_AT_ONCE = 2**23
 
 @dataclass(frozen=True)
 class Setting:
-    """A noise probability α and a vocabulary of N tokens: what a row of the result table is about."""
+    """A noise probability α and a vocabulary of N tokens."""
 
     alpha: float
     n_tokens: int
-
-    @property
-    def name(self) -> str:
-        """Such as `a0.5_N128`."""
-        return f"a{self.alpha}_N{self.n_tokens}"
-
-    def recall_name(self, part: str, m: int) -> str:
-        """The metric of a part after a step on m samples."""
-        return f"noise_recall/{part}_{self.name}/m{m}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,17 +82,90 @@ class Contexts:
     answers: Int[Tensor, "repeat m"]
 
 
-def settings(config: NoiseLearningConfig) -> Iterator[Setting]:
-    """Every noise probability with every vocabulary."""
-    for alpha in config.noise_probabilities:
-        yield from (Setting(alpha, n_tokens) for n_tokens in config.n_tokens)
+class NoiseLearning(Study[Setting]):
+    """Steps on few and many samples for every noise probability and vocabulary, and how the samples needed grow."""
+
+    config: NoiseLearningConfig
+
+    def cases(self) -> Iterator[Setting]:
+        """Every noise probability with every vocabulary."""
+        for alpha in self.config.noise_probabilities:
+            yield from (Setting(alpha, n_tokens) for n_tokens in self.config.n_tokens)
+
+    def measure(self, case: Setting, seed: int) -> Iterator[Measurement]:
+        """The recall of both parts after a step on each number of samples; entries of the step on the most."""
+        N, T, alpha = case.n_tokens, self.config.seq_len, case.alpha
+        for m in sorted(self.config.samples):
+            steps = _take_steps(self.config, case, m, seed)
+            predicted = {
+                "FF": theory.feed_forward_recall(N, alpha, m),
+                "V": theory.attention_recall(N, T, alpha, m),
+            }
+            for part in PARTS:
+                recall = float(steps[part].mean())
+                yield NOISE_RECALL.measurement(recall, part, contexts=m, theory=predicted[part], chance=1 / (N + 1))
+        yield from _entries(self.config, case, steps)
+
+    def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
+        """The samples needed, and the powers of N that they and cv² grow with.
+
+        A seed in which some recall never gets to the level has neither the number nor the power, only those of theory.
+        """
+        recalls = table[table["group"] == NOISE_RECALL.name].groupby(["name", "alpha", "n_tokens"])
+        found = []
+        for case, part in itertools.product(self.cases(), PARTS):
+            rows = recalls.get_group((part, case.alpha, case.n_tokens))
+            measured, predicted = (
+                samples_needed(rows["contexts"].tolist(), rows[kind].tolist(), self.config.level)
+                for kind in ("value", "theory")
+            )
+            found.append({"part": part, **asdict(case), "value": measured, "theory": predicted})
+            yield SAMPLES_NEEDED.measurement(measured, part, theory=predicted, **asdict(case))
+        needed = pd.DataFrame(found).astype({"value": float, "theory": float})
+        yield from self._powers(needed, "needed", ["part", "alpha"])
+        spreads = table[table["group"] == CV.name]
+        squared = {kind: spreads[kind] ** 2 for kind in ("value", "theory")}
+        yield from self._powers(spreads.assign(**squared), "cv2", ["alpha"])
+
+    def _powers(self, table: pd.DataFrame, name: str, by: Sequence[str]) -> Iterator[Measurement]:
+        """The power of N, by theory alone where something was not reached; none where a vocabulary is missing."""
+
+        def fit(rows: pd.DataFrame) -> list[Measurement]:
+            return [*power_law(rows, TOKEN_EXPONENT, x="n_tokens", by=by, name=name)]
+
+        for _, rows in table.groupby([*by], sort=False):
+            if len(rows) == len(self.config.n_tokens):
+                in_theory = rows.assign(value=rows["theory"])
+                yield from fit(rows) or (replace(power, value=None) for power in fit(in_theory))
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Recall of the noise against samples, one figure for each noise probability; spread against the vocabulary."""
+        table = over_seeds(run.table)
+        recalls = table[table["group"] == NOISE_RECALL.name].sort_values("name", kind="stable")
+        for alpha in self.config.noise_probabilities:
+            curves = series(
+                recalls[recalls["alpha"] == alpha], "contexts", lambda row: f"{PARTS[row.name]}, N = {row.n_tokens}"
+            )
+            title = f"Recall of the noise token after one step, α = {alpha}"
+            yield f"noise_recall_a{alpha}", power_laws(curves, title, x="samples m", y="recall", guides={}, log_y=False)
+        spreads = table[table["group"] == CV.name].sort_values("n_tokens")
+        if len(spreads):
+            m = max(self.config.samples)
+            squared = {kind: spreads[kind] ** 2 * m for kind in ("value", "theory")}
+            spread = 2 * spreads["value"] * spreads["spread"] * m
+            curves = series(spreads.assign(**squared, spread=spread), "n_tokens", lambda row: f"α = {row.alpha}")
+            title = f"Spread of the noise row of W_V, m = {m}"
+            yield "cv", power_laws(curves, title, x="tokens N", y="m · (relative spread)²", guides={})
 
 
-def run_noise_learning(config: NoiseLearningConfig, run: Run) -> None:
-    """Take the steps for every setting and number of samples, then find the samples needed and how they grow with N."""
-    most = max(config.samples)
-    jobs = {setting.recall_name("FF", most): partial(_measure, config, setting) for setting in settings(config)}
-    run_jobs(config, run, jobs, partial(_conclude, config))
+def samples_needed(samples: Sequence[int], recalls: Sequence[float], level: float) -> float | None:
+    """The smallest number from which on the recall is at least the level; None where even the largest is not enough."""
+    needed = None
+    for m, recall in sorted(zip(samples, recalls, strict=True), reverse=True):
+        if recall < level:
+            break
+        needed = float(m)
+    return needed
 
 
 def draw_contexts(setting: Setting, seq_len: int, repeats: int, m: int, random: torch.Generator) -> Contexts:
@@ -128,36 +221,14 @@ def recalled(scores: Float[Tensor, "repeat n_values *keys"]) -> Float[Tensor, "r
     return right.double().flatten(1).mean(1) if right.ndim > 1 else right.double()
 
 
-def _measure(config: NoiseLearningConfig, setting: Setting, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
-    references = {}
-    for m in config.samples:
-        by_part = {
-            "FF": theory.feed_forward_recall(setting.n_tokens, setting.alpha, m),
-            "V": theory.attention_recall(setting.n_tokens, config.seq_len, setting.alpha, m),
-        }
-        for part, predicted in by_part.items():
-            references[f"theory/{setting.recall_name(part, m)}"] = predicted
-            references[f"chance/{setting.recall_name(part, m)}"] = 1 / (setting.n_tokens + 1)
-    for seed in seeds:
-        row: dict[str, float] = {}
-        for m in sorted(config.samples):
-            with cpu_threads(config.threads):
-                steps = _take_steps(config, setting, m, seed, stopping)
-            row |= {setting.recall_name(part, m): float(steps[part].mean()) for part in PARTS}
-        yield seed, row | references | _entries(config, setting, steps)  # the steps on the most samples
-
-
-def _take_steps(
-    config: NoiseLearningConfig, setting: Setting, m: int, seed: int, stopping: Callable[[], bool]
-) -> dict[str, Float[Tensor, "repeat"]]:
+def _take_steps(config: NoiseLearningConfig, setting: Setting, m: int, seed: int) -> dict[str, Float[Tensor, "repeat"]]:
     """For every repeat: the recall of both parts, entries of both steps, and the spread of the τ row of W_V."""
     N, n_values = setting.n_tokens, setting.n_tokens + 1
-    random = generator(seed, "noise", setting.name, m, device=config.device)
+    random = generator(seed, "noise", f"a{setting.alpha}_N{N}", m, device=config.device)
     together = max(1, ENTRIES_AT_ONCE // max(n_values**2, m * config.seq_len))
     found: list[dict[str, Tensor]] = []
     for start in range(0, config.repeats, together):
-        if stopping():
-            raise Interrupted("stopped")
+        check_stop()
         contexts = draw_contexts(setting, config.seq_len, min(together, config.repeats - start), m, random)
         W_F, W_V = feed_forward_step(contexts.answers, n_values), attention_step(contexts, n_values)
         plain = W_V[:, 1:N, 1:N]  # neither the trigger nor the noise
@@ -177,60 +248,14 @@ def _take_steps(
     return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
 
 
-def _entries(config: NoiseLearningConfig, setting: Setting, steps: dict[str, Tensor]) -> dict[str, float]:
+def _entries(config: NoiseLearningConfig, setting: Setting, steps: dict[str, Tensor]) -> Iterator[Measurement]:
     """Entries of the steps, and the relative spread of the τ row; no spread where the noise has not shown up."""
-    law = theory.noise_step(setting.n_tokens, config.seq_len, setting.alpha)
+    N, T, alpha = setting.n_tokens, config.seq_len, setting.alpha
+    law = theory.noise_step(N, T, alpha)
     predicted = {"FF_noise": law.feed_forward_noise, "V_noise": law.attention_noise, "V_copy": law.attention_copy}
-    row = {}
     for entry, value in predicted.items():
-        row[f"entry/{entry}_{setting.name}"] = float(steps[entry].mean())
-        row[f"theory/entry/{entry}_{setting.name}"] = value
+        yield ENTRY.measurement(float(steps[entry].mean()), entry, theory=value)
     mean = float(steps["V_noise"].mean())
     if mean > 0:
-        row[f"cv/{setting.name}"] = math.sqrt(float(steps["variance"].mean())) / mean
-        spread = theory.relative_spread(setting.n_tokens, config.seq_len, setting.alpha, max(config.samples))
-        row[f"theory/cv/{setting.name}"] = spread
-    return row
-
-
-def _conclude(config: NoiseLearningConfig, seeds: pd.DataFrame) -> pd.DataFrame:
-    """The samples needed, and the powers of N that they and cv² grow with: least squares in logarithms, by seed.
-
-    A seed in which some recall never gets to the level has neither the number nor the power.
-    """
-    found: dict[str, pd.Series] = {}
-    for prefix in ("", "theory/"):
-        for setting in settings(config):
-            for part in PARTS:
-                needed = _samples_needed(config, setting, part, seeds, prefix)
-                found[f"{prefix}samples_needed/{part}_{setting.name}"] = needed
-        for alpha in config.noise_probabilities:
-            names = [Setting(alpha, n_tokens).name for n_tokens in config.n_tokens]
-            spreads = [seeds.get(f"{prefix}cv/{name}", pd.Series(np.nan, seeds.index)) ** 2 for name in names]
-            found[f"{prefix}token_exponent/cv2_a{alpha}"] = _power_of_tokens(config, spreads)
-            for part in PARTS:
-                needed_by_size = [found[f"{prefix}samples_needed/{part}_{name}"] for name in names]
-                found[f"{prefix}token_exponent/needed_{part}_a{alpha}"] = _power_of_tokens(config, needed_by_size)
-    return pd.DataFrame(found, index=seeds.index)
-
-
-def _samples_needed(
-    config: NoiseLearningConfig, setting: Setting, part: str, seeds: pd.DataFrame, prefix: str
-) -> pd.Series:
-    """The smallest m from which on the recall is at least the level: NaN where even the largest does not do."""
-    needed = pd.Series(np.nan, seeds.index)
-    enough = pd.Series(True, seeds.index)
-    for m in sorted(config.samples, reverse=True):
-        enough &= seeds[prefix + setting.recall_name(part, m)] >= config.level
-        needed[enough] = float(m)
-    return needed
-
-
-def _power_of_tokens(config: NoiseLearningConfig, values: Sequence[pd.Series]) -> pd.Series:
-    """The slope of log value against log N, for the seeds that have them all; NaN for others, and for a single N."""
-    table = pd.concat(values, axis=1)
-    slopes = pd.Series(np.nan, table.index)
-    complete = table.notna().all(axis=1)
-    if len(config.n_tokens) > 1 and complete.any():
-        slopes[complete] = np.polyfit(np.log(config.n_tokens), np.log(table[complete].to_numpy().T), 1)[0]
-    return slopes
+        spread = math.sqrt(float(steps["variance"].mean())) / mean
+        yield CV.measurement(spread, theory=theory.relative_spread(N, T, alpha, max(config.samples)))

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -14,14 +15,20 @@ from tasks.bigram.noise_config import NoiseLearningConfig
 from tasks.bigram.noise_learning import (
     TRIGGER,
     Contexts,
+    NoiseLearning,
     Setting,
     attention_step,
     draw_contexts,
     feed_forward_step,
     recalled,
+    samples_needed,
 )
 from toytf import theory
+from toytf.errors import Interrupted
+from toytf.measurement import as_row
+from toytf.plugins import load_config
 from toytf.randomness import generator
+from toytf.stopping import ask_to_stop, stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -167,6 +174,7 @@ def test_the_spread_of_the_noise_row_grows_like_the_vocabulary(learned: toytf.Ru
     """cv² m ∝ N: from 32 to 256 tokens at m = 1024, eight repeats scatter by 0.05 around 0.95."""
     assert learned.summary["token_exponent/cv2_a0.5"] == pytest.approx(1, abs=0.15)
     assert learned.summary["theory/token_exponent/cv2_a0.5"] == pytest.approx(1)
+    assert learned.summary["token_exponent/cv2_a0.5/error"] < 0.15
 
 
 @pytest.mark.parametrize(("n_tokens", "expected"), [(32, 0.047), (128, 0.093)])
@@ -186,6 +194,45 @@ def test_the_samples_needed_grow_with_the_vocabulary_for_attention_only(learned:
     assert attention[-1] >= 4 * attention[0]
     assert abs(summary["token_exponent/needed_FF_a0.5"]) < 0.35  # from one size of the list to the next is 1/3
     assert summary["token_exponent/needed_V_a0.5"] > 0.5
+
+
+def test_the_samples_needed_are_those_from_which_on_the_level_is_kept() -> None:
+    assert samples_needed([2, 4, 8, 16], [0.1, 0.5, 0.6, 0.9], 0.5) == 4
+    assert samples_needed([2, 4, 8, 16], [0.9, 0.4, 0.6, 0.9], 0.5) == 8  # a lucky draw at first does not count
+    assert samples_needed([16, 2, 8, 4], [0.9, 0.6, 0.8, 0.7], 0.5) == 2  # in any order
+    assert samples_needed([2, 4], [0.9, 0.4], 0.5) is None
+
+
+def test_where_a_recall_never_gets_to_the_level_theory_stands_alone() -> None:
+    """Feed-forward does as theory says, attention never does."""
+    study = NoiseLearning(load_config(TINY))
+    recalls = [
+        {
+            "group": "noise_recall",
+            "name": part,
+            "alpha": 0.5,
+            "n_tokens": N,
+            "contexts": m,
+            "value": value,
+            "theory": by,
+        }
+        for N in (4, 8)
+        for part, m, value, by in (
+            ("FF", 2, 1.0, 1.0),
+            ("FF", 16, 1.0, 1.0),
+            ("V", 2, 0.1, 8.0 / N - 1),
+            ("V", 16, 0.2, 1.0),
+        )
+    ]
+    found = as_row(study.conclude(pd.DataFrame(recalls)))
+    assert found == {
+        **{f"{kind}samples_needed/FF_a0.5_N{N}": 2 for N in (4, 8) for kind in ("", "theory/")},
+        "theory/samples_needed/V_a0.5_N4": 2,
+        "theory/samples_needed/V_a0.5_N8": 16,
+        "token_exponent/needed_FF_a0.5": 0,
+        "theory/token_exponent/needed_FF_a0.5": 0,
+        "theory/token_exponent/needed_V_a0.5": pytest.approx(3),
+    }
 
 
 # --- the experiment
@@ -226,6 +273,13 @@ def test_matrices_are_held_in_memory_a_few_at_a_time(tmp_path: Path, monkeypatch
     monkeypatch.setattr(noise_learning, "ENTRIES_AT_ONCE", 200)  # matrices have 81 entries
     run = toytf.run({**TINY, "repeats": 5, "samples": [30]}, out=tmp_path / "run")
     assert run.summary["noise_recall/FF_a0.5_N8/m30"] == 1  # in 0.999 of all draws
+
+
+def test_it_stops_between_steps() -> None:
+    study = NoiseLearning(load_config(TINY))
+    with stop_on_interrupt(), pytest.raises(Interrupted):
+        ask_to_stop()
+        list(study.measure(Setting(0.5, 4), 0))
 
 
 def test_resumed_it_ends_the_same(tiny: toytf.Run, ends_the_same: "EndsTheSame") -> None:
