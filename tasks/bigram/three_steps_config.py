@@ -1,11 +1,11 @@
 """What the experiment `three_steps` can be."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config import Config
-from toytf.experiments.config import SeededConfig
+from toytf.config import Config, Unique
+from toytf.experiments.seeded import SeededConfig
 from toytf.footprint import FLOAT, INT, Need
 
 
@@ -21,8 +21,7 @@ class ReadOutConfig(Config):
 class ThreeStepsConfig(SeededConfig):
     """One gradient step each on W_OV2, W_KQ2 and W_KQ1 from zero, beside what the theorem says of every entry."""
 
-    implementation: ClassVar[str] = "tasks.bigram.three_steps:run_three_steps"
-    figures: ClassVar[str] = "tasks.bigram.three_steps_figures:three_steps_figures"
+    implementation: ClassVar[str] = "tasks.bigram.three_steps:ThreeSteps"
 
     experiment: Literal["three_steps"]
     n_tokens: int = Field(default=64, ge=3)
@@ -36,9 +35,9 @@ class ThreeStepsConfig(SeededConfig):
     """orthonormal: all vectors are axes of their own; normal_over_d: independent entries N(0, 1/d)."""
     dimension: PositiveInt | None = None
     """d of normal_over_d; orthonormal vectors have the dimension they need."""
-    samples: tuple[PositiveInt, ...] = Field(default=(8192,), min_length=1)
+    samples: Annotated[tuple[PositiveInt, ...], Unique] = Field(default=(8192,), min_length=1)
     """Fresh sequences for each of the three steps. The three steps are done once for each number. Metrics of the
-    largest have plain names, those of another number end in it: recall/W_OV2_n512."""
+    largest have plain names, those of another number name it: recall/W_OV2_n512."""
     beta_1: PositiveFloat = 1.0
     """Gain of W_OV2 after step 1. The theorem needs β_1 ≪ T."""
     beta_2: PositiveFloat = 1.0
@@ -56,8 +55,6 @@ class ThreeStepsConfig(SeededConfig):
             )
         if self.embedding == "normal_over_d" and self.dimension is None:
             raise ValueError("dimension is missing: embedding: normal_over_d needs the d of its vectors")
-        if len(set(self.samples)) < len(self.samples):
-            raise ValueError(f"samples: {max(self.samples, key=self.samples.count)} is listed twice")
         return self
 
     def needs(self) -> list[Need]:
@@ -70,7 +67,3 @@ class ThreeStepsConfig(SeededConfig):
             Need("vectors and weights", 3 * FLOAT * d * (3 * N + T + d), sizes),
             Need("the sequences", 3 * INT * max(samples.values()) * T, {**samples, "seq_len": T}),
         ]
-
-    def suffix(self, samples: int) -> str:
-        """How the metrics of a number of samples end: plain for the largest, which is nearest to the theorem."""
-        return "" if samples == max(self.samples) else f"_n{samples}"

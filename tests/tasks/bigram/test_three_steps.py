@@ -1,6 +1,7 @@
 """The three-gradient-step theorem: every signal beside its law, and the experiment itself."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,15 @@ import pytest
 
 import toytf
 from tasks.bigram import three_steps
-from tasks.bigram.three_steps import STEPS, draw, read, steps
+from tasks.bigram.three_steps import STEPS, Case, ThreeSteps, batches, draw, read, take_steps
 from tasks.bigram.three_steps_config import ReadOutConfig, ThreeStepsConfig
 from tasks.bigram.three_steps_model import negative_gradient
 from toytf import theory
 from toytf.errors import Interrupted, RunFailed
+from toytf.experiments.study import Drawn
+from toytf.measurement import Measurement
 from toytf.plugins import load_config
+from toytf.stopping import ask_to_stop, stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -180,10 +184,10 @@ def test_the_token_part_of_step_2_alone_would_have_sufficed() -> None:
     """With W_KQ2 restricted to e_k ẽ_jᵀ, step 3 recalls every position at unit gain."""
     config = configured(model="residual", n_tokens=32, seq_len=10)
     vectors = draw(config, 0)
-    _, (_, _, weights), _ = steps(config, 8192, 0, vectors)
+    _, (_, _, weights), _ = take_steps(config, 8192, 0, vectors)
     tokens_only = vectors.e.T @ read("W_KQ2", weights.W_KQ2, vectors) @ vectors.e_tilde
-    batches = three_steps._batches(config, 8192, vectors, 0, "W_KQ1")
-    G = negative_gradient("W_KQ1", replace(weights, W_KQ2=tokens_only), vectors, batches)
+    fresh = batches(config, 8192, vectors, 0, "W_KQ1")
+    G = negative_gradient("W_KQ1", replace(weights, W_KQ2=tokens_only), vectors, fresh)
     assert three_steps.recall("W_KQ1", G, vectors) == 1
 
 
@@ -214,22 +218,24 @@ def test_the_table_of_changes_has_every_field() -> None:
 
 
 def test_every_field_changes_what_is_measured() -> None:
-    def rows(**change: Any) -> str:
-        config = configured(**TINY | change)
-        measured = three_steps._measure(config, config.samples[0], config.seeds, lambda: False)
-        return json.dumps([row for _, row in measured])
+    def values(**change: Any) -> tuple[float | None, ...]:
+        study = ThreeSteps(configured(**TINY | change))
+        (case,), (seed,) = study.cases(), study.config.seeds
+        return tuple(found.value for found in study.measure(case, seed) if isinstance(found, Measurement))
 
-    found = {field: rows(**change) for field, change in CHANGES.items()} | {"nothing": rows()}
+    found = {field: values(**change) for field, change in CHANGES.items()} | {"nothing": values()}
     assert len(set(found.values())) == len(found)
-    assert rows() == found["nothing"]
+    assert values() == found["nothing"]
 
 
 def test_metrics_of_the_most_samples_have_plain_names(take: Run) -> None:
     run = take(**TINY | {"samples": [300, 40]})
     alone = take(**TINY | {"samples": [300]})
-    plain = {name for name in run.summary if not name.endswith("_n40")}
+    few = re.compile("_n40(?=/|$)")
+    plain = {name for name in run.summary if not few.search(name)}
     assert plain == set(alone.summary)
-    assert {f"{name}_n40" for name in plain} == set(run.summary) - plain
+    assert sorted(few.sub("", name) for name in set(run.summary) - plain) == sorted(plain)
+    assert {"recall/W_OV2_n40", "signal/W_OV2_off_n40", "signal/W_KQ1_n40/t5"} <= set(run.summary)
     assert all(run.summary[name] == alone.summary[name] for name in plain)
 
 
@@ -243,7 +249,7 @@ def test_memory_does_not_grow_with_samples(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(three_steps, "sample", watched)
     config = configured(n_tokens=512, seq_len=16)
-    assert sum(len(answers) for _, answers in three_steps._batches(config, 1000, draw(config, 0), 0, "x")) == 1000
+    assert sum(len(answers) for _, answers in batches(config, 1000, draw(config, 0), 0, "x")) == 1000
     assert max(asked) * 512 * 16 <= three_steps.CHUNK
 
 
@@ -261,9 +267,10 @@ def test_killed_after_any_row_and_resumed_it_ends_the_same(
 
 
 def test_it_stops_between_steps() -> None:
-    config = configured(**TINY)
-    with pytest.raises(Interrupted):
-        list(three_steps._measure(config, 256, [0], lambda: True))
+    study = ThreeSteps(configured(**TINY))
+    with stop_on_interrupt(), pytest.raises(Interrupted):
+        ask_to_stop()
+        list(study.measure(Case(256), 0))
 
 
 def test_gains_beyond_what_a_float_holds_end_the_run_with_a_sentence(take: Run) -> None:
@@ -284,6 +291,30 @@ def test_the_figures_show_what_was_measured_beside_the_theory(whole: toytf.Run, 
     assert titles == [f"Step {i}, {name}: {side}" for i, name in enumerate(STEPS, 1) for side in ("measured", "theory")]
     assert {trace["name"] for trace in saved["recall"]["data"]} == set(STEPS)
     assert {path.stem for path in (theorem.directory / "figures").glob("*.json")} == {"signals", "positions"}
+
+
+def test_the_heat_maps_are_those_of_the_first_seed_at_the_most_samples(whole: toytf.Run) -> None:
+    (drawn,) = (found for found in ThreeSteps(whole.config).measure(Case(128), 0) if isinstance(found, Drawn))
+    maps, table = drawn.draw(), whole.table
+    assert maps.to_json() == (whole.directory / "figures" / "signals.json").read_text()
+    for panel, name in zip(maps.data[::2], STEPS, strict=True):
+        entries = np.diagonal(panel.z, -1)[:-1] if name == "W_KQ1" else np.diagonal(panel.z)
+        measured = table[(table["metric"] == f"signal/{name}") & (table["seed"] == 0)]["value"]
+        assert entries.mean() == pytest.approx(measured.item())
+    assert not any(isinstance(found, Drawn) for found in ThreeSteps(whole.config).measure(Case(64), 0))
+
+
+def test_the_steps_are_not_taken_again_for_the_page(take: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    real = three_steps.take_steps
+
+    def watched(config: ThreeStepsConfig, samples: int, seed: int, vectors: Any) -> Any:
+        taken.append(seed)
+        return real(config, samples, seed, vectors)
+
+    monkeypatch.setattr(three_steps, "take_steps", watched)
+    take(**TINY, seeds=[3, 1])
+    assert taken == [3, 1]
 
 
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
