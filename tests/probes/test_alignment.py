@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toytf
-from probes.alignment import cosine, signal_to_crosstalk
+from probes.alignment import signal_to_crosstalk
+from probes.matrices import cosine
 from tasks.bigram.task import BigramTask
 from toytf.memory import Association
 from toytf.models import Slot, ToyTransformer

@@ -1,11 +1,14 @@
 """What holds for every probe that is installed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 import torch
 
+from toytf.measurement import flat, from_json, to_json
 from toytf.models import ToyTransformer
 from toytf.plugins import load_config, plugins
 from toytf.probe import ProbeResult
@@ -64,9 +67,39 @@ def test_of_a_model_that_has_diverged_a_probe_of_facts_has_something_or_nothing_
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_a_probe_that_says_it_never_draws_has_no_figure_of_its_own(kind: str) -> None:
-    drawn = probed(kind, *setting(kind)).draw is not None
-    assert drawn == plugins("probes")[kind].draws
+def test_a_reader_is_told_what_is_measured_and_what_to_look_for(kind: str) -> None:
+    for group in {measured.quantity.group for measured in probed(kind, *setting(kind)).measurements}:
+        assert group.title != group.name
+        assert group.says[:1].isupper() and group.says.endswith((".", "?"))
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_no_two_measurements_have_the_same_name(kind: str) -> None:
+    names = [measured.flat for measured in probed(kind, *setting(kind)).measurements]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_what_is_measured_can_be_written_down_and_read_again(kind: str) -> None:
+    result = probed(kind, *setting(kind))
+    quantities = {measured.flat: measured.quantity for measured in result.measurements}
+    again = from_json(json.loads(json.dumps(to_json(quantities))))
+    assert again == quantities
+    assert [flat(quantity) for quantity in again.values()] == list(quantities)
+    assert result.failures.keys() <= quantities.keys()
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_probe_can_be_drawn_after_the_model_has_changed(kind: str) -> None:
+    task, model = setting(kind)
+    result, again = probed(kind, task, model), probed(kind, task, model)
+    before = result.figure().to_json()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    figure = again.figure()
+    assert isinstance(figure, go.Figure)
+    assert figure.to_json() == before
 
 
 def rotate(model: ToyTransformer) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes import fact_tables
 from probes.additivity import two_way
 from probes.config import MANY_FACTS
-from probes.fact_tables import answers, are_answered, fact_logits, fraction_answered, margins
+from probes.fact_tables import answers, are_answered, final_streams, fraction_answered, margins
 from tasks.factual.config import FactualConfig
 from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
@@ -89,7 +89,7 @@ def test_what_is_read_out_is_what_the_model_says(last: str, model: dict[str, Any
         layers.ln_final.w.copy_(torch.linspace(-1, 2, 16))
         layers.ln_final.b.copy_(torch.linspace(3, 1, 16))
     logits = layers(facts_among_noise(facts, 4).tokens, last=1)[:, -1]
-    found = fact_logits(layers, facts, 4)
+    found = final_streams(layers, facts, 4) @ layers.unembed.W_U
     assert found.shape == (15, 4, 12)
     torch.testing.assert_close(found.flatten(0, 1), logits, rtol=1e-4, atol=1e-4)
 
@@ -150,7 +150,7 @@ def due(task: FactualTask, model: ToyTransformer, step: int, **fields: Any) -> s
         class Recorded(type(probe)):  # type: ignore[misc]
             def __call__(self, *_: Any) -> ProbeResult:
                 asked.append(kind)
-                return ProbeResult({})
+                return ProbeResult()
 
         return Recorded(probe.config)
 

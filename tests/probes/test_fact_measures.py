@@ -15,10 +15,12 @@ from probes.fact_tables import by_pair, fact_tables, missed
 from probes.pair_memory import swaps
 from probes.value_memory import recall_at_size
 from tasks.factual.config import FactualConfig
+from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
+from toytf.models.transformer import LayerPart
 from toytf.plugins import plugins
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
@@ -247,6 +249,25 @@ def test_a_feed_forward_part_without_residual_leaves_no_direct_path() -> None:
     found = probed("fact_storage", task, model).metrics
     assert "fact_storage/direct" not in found
     assert found["fact_storage/feed_forward"] == probed("facts", task, model).metrics["facts/accuracy"]
+
+
+@pytest.mark.parametrize("kept", [0.5, 1.0])
+@torch.no_grad()
+def test_probes_add_up_the_stream_as_the_model_does(kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if residual paths were weaker, which is no option yet: how parts are added is said in one place."""
+    monkeypatch.setattr(LayerPart, "skip", lambda self, x: kept * x)
+    task = small()
+    model = layer(task, kind="relu")
+    batch = facts_among_noise(task, 8)
+    mid = "blocks.0.hook_resid_mid"
+    logits, seen = model.observe(batch.tokens, mid, last=1)
+    logits, targets = logits[:, -1], task.targets.repeat_interleave(8)
+    torch.testing.assert_close(fact_tables(model, task, 8).attended.flatten(0, 1), seen[mid][:, -1])
+    said = (logits.argmax(1) == targets).float().mean()
+    assert probed("facts", task, model).metrics["facts/accuracy"] == pytest.approx(float(said))
+    paths = probed("fact_storage", task, model).metrics
+    margin = (logits.gather(1, targets[:, None])[:, 0] - logits.mean(1)).mean()
+    assert paths["fact_margin/direct"] + paths["fact_margin/feed_forward"] == pytest.approx(float(margin), rel=1e-4)
 
 
 @pytest.mark.parametrize(("pools", "holds"), [("disjoint", 1), ("shared", 0)])

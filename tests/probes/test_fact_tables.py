@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes.fact_tables import fact_logits, fact_tables, factual, subject_answers
+from probes.fact_tables import fact_tables, factual, final_streams, subject_answers
 from tasks.factual.config import FactualConfig
 from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
@@ -56,7 +56,8 @@ def test_the_tables_are_what_the_forward_does(task: dict[str, Any], model: dict[
     own = mass[torch.arange(len(mass)), :, of_relation].reshape(-1, draws, 3)
     torch.testing.assert_close(tables.relation_mass, own, rtol=0, atol=1e-5)
     torch.testing.assert_close(tables.attended.flatten(0, 1), attended[:, -1], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(fact_logits(layer, facts, draws).flatten(0, 1), logits[:, -1], rtol=1e-4, atol=1e-3)
+    read_out = final_streams(layer, facts, draws) @ layer.unembed.W_U
+    torch.testing.assert_close(read_out.flatten(0, 1), logits[:, -1], rtol=1e-4, atol=1e-3)
     if facts.end is not None:
         found = tables.scores[0][:, batch.tokens].transpose(0, 1)
         torch.testing.assert_close(found, scores[:, :, -1], rtol=1e-4, atol=1e-4)

@@ -13,16 +13,15 @@ import yaml
 import toytf
 from probes.matrices import learned_memories
 from tasks.bigram.task import BigramTask
+from toytf.measurement import Group, as_row
 from toytf.memory import hebbian
 from toytf.memory.measures import measure_margins, measure_scores, measure_spectrum, measure_utilisation
 from toytf.models import Slot, ToyTransformer
 from toytf.plugins import load_config, plugins
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
-from toytf.task import Reference
 from toytf.theory import extreme_level, optimum_scores
 from toytf.training.build import build_model, build_probe, build_task
-from toytf.training.evaluate import reference_metrics
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS = ("margins", "scores", "spectrum", "utilisation")
@@ -51,15 +50,14 @@ def test_the_probes_measure_the_matrix_that_was_written():
     found = {kind: probe(kind, task, model).metrics for kind in KINDS}
     for name, memory in task.memories(model).items():
         stored, W = memory.association, hebbian(memory.association)
-        for kind, group, measured in (
-            ("margins", "margin", measure_margins(stored, W)),
-            ("scores", "scores", measure_scores(stored, W)),
-            ("spectrum", "spectrum", measure_spectrum(W, len(stored.keys))),
+        for kind, measured in (
+            ("margins", measure_margins(stored, W)),
+            ("scores", measure_scores(stored, W)),
+            ("spectrum", measure_spectrum(W, len(stored.keys))),
+            ("utilisation", measure_utilisation(stored, W)),
         ):
-            expected = {f"{group}/{name}_{measure}": value for measure, value in measured.metrics.items()}
+            expected = as_row((one.placed({"memory": name}) for one in measured), references=False)
             assert {key: found[kind][key] for key in expected} == pytest.approx(expected, rel=1e-3, abs=1e-4)
-        full = measure_utilisation(stored, W).metrics
-        assert found["utilisation"][f"utilisation/{name}"] == pytest.approx(full["utilisation"])
 
 
 def test_margins_and_utilisation_agree_with_recall():
@@ -82,10 +80,8 @@ def test_every_probe_reads_its_metrics_against_theory():
         "utilisation": {"utilisation/W_OV2", "utilisation/W_OV2/stored"},
     }
     for kind, names in expected.items():
-        result = probe(kind, task, model)
-        levels = reference_metrics(result.references, result.metrics)
-        predicted = {name.removeprefix("theory/") for name in levels if name.startswith("theory/")}
-        assert {name for name in predicted if "W_OV2" in name} == names
+        references = probe(kind, task, model).references
+        assert {name for name in references if "W_OV2" in name and references[name].theory is not None} == names
 
 
 def test_utilisation_counts_the_pairs_of_a_guess_and_of_the_solution():
@@ -166,8 +162,8 @@ def test_a_feed_forward_part_is_a_matrix_only_if_linear():
         margins, scores, spectrum, utilisation = (probe(probed, task, model) for probed in KINDS)
         assert "margin/FF2_min" in margins.metrics
         assert "scores/FF2_correct_mean" in scores.metrics
-        assert ("margin/FF2_min" in margins.references) == is_matrix
-        assert ("scores/FF2_correct_mean" in scores.references) == is_matrix
+        assert (margins.references["margin/FF2_min"].theory is not None) == is_matrix
+        assert (scores.references["scores/FF2_correct_mean"].theory is not None) == is_matrix
         assert ("spectrum/FF2_fourth_moment" in spectrum.metrics) == is_matrix
         assert ("utilisation/FF2" in utilisation.metrics) == is_matrix
 
@@ -248,7 +244,8 @@ def test_a_figure_shows_what_was_measured_even_if_training_went_on(kind: str):
 
 
 def test_a_bar_of_a_metric_has_a_mark_for_theory():
-    figure = ProbeResult({"a": 1.0, "b": 2.0}, {"a": Reference(theory=3.0)}).figure()
+    group = Group("some", "Some of them")
+    figure = ProbeResult([group.measurement(1.0, "a", theory=3.0), group.measurement(2.0, "b")]).figure()
     assert [trace.name for trace in figure.data] == ["measured", "theory"]
     assert figure.data[1].x == (3.0, None)
 

@@ -15,6 +15,7 @@ from tasks.bigram.config import SHAKESPEARE
 from tasks.bigram.corpus import load_table
 from tasks.bigram.task import BigramTask
 from toytf.errors import UserError
+from toytf.measurement import as_row
 from toytf.models import Slot, ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.plugins import load_config
@@ -44,7 +45,7 @@ def recall(task: BigramTask, model: ToyTransformer, **fields: Any) -> ProbeResul
 
 
 def accuracy(task: BigramTask, model: ToyTransformer, role: str, n: int = 24) -> float:
-    return role_metrics(model, task.sample(n, generator(0, "eval")))[f"eval/{role}_accuracy"]
+    return as_row(role_metrics(model, task.sample(n, generator(0, "eval"))))[f"eval/{role}_accuracy"]
 
 
 # The ideal construction (β = 10, 10, 1; T = 256)
@@ -170,7 +171,17 @@ def test_several_heads_are_measured_one_by_one_and_summed():
         assert {f"recall/{name}", f"recall/{name}/head0", f"recall/{name}/head1"} <= set(metrics)
     assert metrics["recall/W_OV2/head0"] == 0  # all scores tie
     assert metrics["recall/W_OV2/head1"] == metrics["recall/W_OV2"] == pytest.approx(expected)
+    assert "recall/W_OV2_weighted/head1" in metrics
     assert "recall/W_OV2/head0" not in recall(*setting("quickstart.yaml", model__d_model=64)).metrics
+
+
+def test_what_is_in_a_name_can_be_told_apart():
+    task, model = setting("quickstart.yaml", model__d_model=16, task__seq_len=80, model__attention__n_heads=2)
+    found = {measured.flat: measured.quantity for measured in recall(task, model).measurements}
+    assert dict(found["recall/W_KQ1_64/causal"].at) == {"memory": "W_KQ1", "view": "64", "criterion": "causal"}
+    assert dict(found["recall/W_OV2_weighted/head1"].at) == {"memory": "W_OV2", "head": 1, "weighted": True}
+    variants = {name for name, quantity in found.items() if quantity.is_variant}
+    assert variants == {name for name in found if name.count("/") == 2}
 
 
 def test_a_one_layer_model_has_only_the_first_memory():

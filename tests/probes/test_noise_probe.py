@@ -107,7 +107,9 @@ def test_metrics_are_those_of_the_definitions(measured: Any):
 def test_chance_is_a_uniform_guess_or_uniform_attention(measured: Any):
     model, task, batch, result = measured
     _, chance = by_the_definitions(model, task, batch)
-    assert {name: reference.chance for name, reference in result.references.items()} == pytest.approx(chance, abs=1e-6)
+    found = {name: reference.chance for name, reference in result.references.items()}
+    assert found.pop("noise_margin/FF2") is None
+    assert found == pytest.approx(chance, abs=1e-6)
 
 
 def test_the_margin_is_that_of_the_feed_forward_part_at_the_triggers(measured: Any):

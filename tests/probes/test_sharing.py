@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,23 @@ import torch
 
 import toytf
 from probes import fact_tables
+from tasks.bigram.task import BigramTask
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
+from toytf.experiments.train_figures import training_figures
+from toytf.measurement import Group, as_row
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.plugins import load_config
+from toytf.plugins import load_config, plugins
 from toytf.probe import Probe, ProbeResult, shared, sharing
 from toytf.randomness import generator
-from toytf.report.training import training_figures
 from toytf.task import Batch, Task
+from toytf.training import evaluate
 from toytf.training.build import build_model, build_probe, build_task
 from toytf.training.evaluate import measure
 
-QUICK = Path(__file__).parents[2] / "configs" / "factual" / "quick.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
+QUICK = CONFIGS / "factual" / "quick.yaml"
 SMALL = {
     "model.d_model": 16,
     "task.seq_len": 16,
@@ -124,15 +129,24 @@ def test_probes_of_anybody_can_share() -> None:
 
     class First(Probe):
         def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
-            return ProbeResult({f"{self.config}/norm": float(counted.norm(model, task, 1))})
+            group = Group(self.config.kind, "The norm of W_U")
+            return ProbeResult([group.measurement(float(counted.norm(model, task, 1)), "norm")])
 
     class Second(First):
         pass
 
     for evaluations in (1, 2):
-        found, _ = measure(model, task, [First("a"), Second("b")], batch)
+        measured, _ = measure(model, task, [First(Named("a")), Second(Named("b"))], batch)
+        found = as_row(measured)
         assert found["a/norm"] == found["b/norm"] == pytest.approx(float(model.unembed.W_U.detach().norm()))
         assert counted.calls == evaluations
+
+
+@dataclass(frozen=True)
+class Named:
+    """As much of a config as an evaluation needs."""
+
+    kind: str
 
 
 @pytest.fixture
@@ -161,7 +175,7 @@ def test_the_probes_of_facts_compute_their_tables_once(computed: dict[str, int])
     model, probes = build_model(config.model, task, 0), [build_probe(probe) for probe in config.probes]
     assert len(probes) == 8
     batch = task.sample(4, generator(0, "batch"))
-    metrics, _ = measure(model, task, probes, batch)
+    metrics = as_row(measure(model, task, probes, batch)[0])
     assert computed == {"sequences": 1, "attention": 1}
     alone = [probe(model, task, batch) for probe in probes]
     assert computed["attention"] > 8
@@ -169,13 +183,86 @@ def test_the_probes_of_facts_compute_their_tables_once(computed: dict[str, int])
         assert dict(result.metrics) == {name: metrics[name] for name in result.metrics}
 
 
-def test_the_page_computes_the_tables_once_for_the_task_and_once_for_a_test(
-    computed: dict[str, int], tmp_path: Path
-) -> None:
+def test_the_page_computes_no_table_again(computed: dict[str, int], tmp_path: Path) -> None:
+    """It shows what the last evaluation has drawn, on the task and on a test."""
     run = toytf.run(QUICK, SMALL | {"tests": {"short": {"seq_len": 8}}}, out=tmp_path / "run")
     computed.update(sequences=0, attention=0)
     names = [name for name, _ in training_figures(run)]
-    assert computed == {"sequences": 2, "attention": 2}
+    assert computed == {"sequences": 0, "attention": 0}
     probes = ["facts", "ownership", "value_memory"]
     expected = [f"probe_{probe}{test}" for probe in probes for test in ("", "_short")]
     assert [name for name in names if name.startswith("probe_")] == expected
+
+
+# Forwards
+
+
+@dataclass
+class Trigger:
+    """A task with triggers and noise, a model of it, and a batch."""
+
+    task: Task
+    model: ToyTransformer
+    batch: Batch
+
+    def ask(self, *kinds: str) -> dict[str, float]:
+        """What these probes find in one evaluation."""
+        probes = [build_probe(plugins("probes")[kind](kind=kind)) for kind in kinds]
+        with sharing():
+            return as_row(
+                measured for probe in probes for measured in probe(self.model, self.task, self.batch).measurements
+            )
+
+
+@pytest.fixture
+def triggers() -> Trigger:
+    small = {"model.d_model": 16, "task.seq_len": 16}
+    config: Any = load_config(CONFIGS / "bigram" / "noisy.yaml", small | {"model.attention": {"kq": "joint"}})
+    task = build_task(config.task, torch.device("cpu"))
+    return Trigger(task, build_model(config.model, task, 0), task.sample(16, generator(0, "batch")))
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> list[str]:
+    """One entry for every call of a function from now on."""
+    calls: list[str] = []
+    function = getattr(where, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(where, name, counted)
+    return calls
+
+
+def test_probes_of_attention_look_at_one_forward(triggers: Trigger, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ("attention", "heads", "noise")
+    alone = [triggers.ask(kind) for kind in kinds]
+    forwards = counting(monkeypatch, ToyTransformer, "forward")
+    together = triggers.ask(*kinds)
+    assert len(forwards) == 1
+    assert together == {name: value for found in alone for name, value in found.items()}
+
+
+def test_probes_that_change_the_model_share_what_it_does_unchanged(
+    triggers: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ("transplant", "truncation")
+    forwards = counting(monkeypatch, evaluate, "fast_forward")
+    alone, taken = [], []
+    for kind in kinds:
+        alone.append(triggers.ask(kind))
+        taken.append(len(forwards))
+    forwards.clear()
+    together = triggers.ask(*kinds)
+    assert len(forwards) == taken[-1] - 1  # of all that they took one by one
+    assert together == {name: value for found in alone for name, value in found.items()}
+
+
+def test_probes_of_memories_read_them_once(triggers: Trigger, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ("memory_recall", "margins", "scores", "spectrum", "utilisation", "alignment", "transplant", "noise")
+    alone = [triggers.ask(kind) for kind in kinds]
+    read = counting(monkeypatch, BigramTask, "memories")
+    together = triggers.ask(*kinds)
+    assert len(read) == 1
+    assert together == {name: value for found in alone for name, value in found.items()}

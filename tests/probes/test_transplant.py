@@ -12,6 +12,7 @@ import torch
 import toytf
 from tasks.bigram.task import BigramTask
 from toytf.errors import UserError
+from toytf.measurement import as_row
 from toytf.memory import Association
 from toytf.models import Slot, ToyTransformer
 from toytf.models.config import ModelConfig
@@ -81,7 +82,7 @@ def test_an_ideal_model_stays_as_it_is(scale: Any, kq: str):
 def test_as_learned_the_model_has_its_own_accuracy():
     task, model = setting()
     batch = task.sample(32, generator(0, "batch"))
-    assert after(probe(task, model), "learned") == role_metrics(model, batch)["eval/in_context_accuracy"]
+    assert after(probe(task, model), "learned") == as_row(role_metrics(model, batch))["eval/in_context_accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_scrambled_matrix_is_mended_by_its_transplant_and_by_no_other(name: st
 def test_the_levels_are_those_of_the_accuracy():
     task, model = setting()
     result = probe(task, model)
-    level = task.references()["eval/in_context_accuracy"]
+    level = task.references()["in_context", "accuracy"]
     assert set(result.metrics) == set(result.references) == NAMES
     assert {(reference.ideal, reference.chance) for reference in result.references.values()} == {
         (level.ideal, level.chance)

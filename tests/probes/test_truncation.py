@@ -232,12 +232,20 @@ def test_a_fraction_keeps_that_part_of_the_rank_rounded_down(task: BigramTask):
         assert result.metrics[f"{name}_rho{fraction}/loss"] == ranked.metrics[f"{name}_rank{rank}/loss"]
 
 
+def test_a_truncation_is_a_matrix_and_what_is_kept_of_it(task: BigramTask):
+    result = probe(make_model(), task, matrices=("blocks.1.mlp.W_out",), fractions=(0.5,), ranks=(3,))
+    found = [dict(measured.quantity.at) for measured in result.measurements]
+    matrix = {"matrix": "blocks.1.mlp.W_out"}
+    assert found[:2] == [matrix | {"rho": 0.5}, matrix | {"rho": 0.5, "quantity": "loss"}]
+    assert found[-1] == matrix | {"rank": 3, "quantity": "p_noise"}
+
+
 def test_accuracy_and_loss_are_read_against_those_of_the_goal(task: BigramTask):
     references = probe(make_model(), task, fractions=(0.0,)).references
     known = task.references()
     name = "truncated/blocks.1.mlp.W_out_rho0"
-    assert references[name] == known["eval/in_context_accuracy"]
-    assert references[f"{name}/loss"] == known["eval/in_context_loss"]
+    assert references[name] == known["in_context", "accuracy"]
+    assert references[f"{name}/loss"] == known["in_context", "loss"]
     assert references[f"{name}/p_noise"].ideal is None
 
 
