@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any, get_args
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +13,9 @@ import toytf
 from toytf import theory
 from toytf.errors import UserError
 from toytf.experiments import capacity, memory_config
-from toytf.experiments.capacity import Case, cases
-from toytf.experiments.memory_config import EXACT, NARROW, PAIRED, WIDE, CapacityConfig, Rule, StoredRule
-from toytf.memory.rules import BUILDERS, TRAINERS
-from toytf.plugins import load_config
+from toytf.experiments.capacity import Capacity, Case
+from toytf.experiments.memory_config import CapacityConfig
+from toytf.memory import RULES
 
 Run = Callable[..., toytf.Run]
 
@@ -50,60 +49,66 @@ def rows(run: toytf.Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
 
 
+def by_case(run: toytf.Run) -> Iterator[tuple[Case, dict[str, tuple[float, float]]]]:
+    """Of every case and seed: value and theory, by group or by the end of a search."""
+    table = run.table
+    for case in Capacity(run.config).cases():
+        of_case = (table["rule"] == case.rule) & (table["d"] == case.d)
+        of_case &= table["width"].isna() if case.width is None else table["width"] == case.width
+        for _, part in table[of_case.fillna(False)].groupby("seed"):
+            names = part["group"].where(part["end"].isna(), part["end"])
+            yield case, {name: (row.value, row.theory) for name, row in zip(names, part.itertuples(), strict=True)}
+
+
 # --- what is written
 
 
 def test_every_rule_is_measured_at_every_size_and_at_every_width_if_it_has_one(several: toytf.Run) -> None:
-    names = [case.name for case in cases(several.config)]
-    full = [f"{rule}_d{d}" for rule in ("optimum", "hebbian", "trained_linear") for d in (4, 5)]
-    narrow = [f"{rule}_d{d}_m{m}" for rule in ("low_rank_optimum", "mlp_h2") for d in (4, 5) for m in (3, 4)]
-    assert sorted(names) == sorted(full + narrow)
-    for name in names:
-        groups = ["capacity", "load", "facts_per_parameter", "bits_per_parameter"]
-        if not name.startswith("mlp_h2"):  # no law at finite size
-            groups += ["theory/capacity", "theory/load", "over_theory"]
-        assert {f"{group}/{name}" for group in groups} <= set(several.summary)
-    assert not any(name.startswith(("theory/capacity/mlp", "over_theory/mlp")) for name in several.summary)
+    measured = several.table.query("group == 'load'")
+    found = set(measured[["rule", "d", "width"]].fillna(0).itertuples(index=False, name=None))
+    full = {(rule, d, 0) for rule in ("optimum", "hebbian", "trained_linear") for d in (4, 5)}
+    narrow = {(rule, d, m) for rule in ("low_rank_optimum", "mlp_h2") for d in (4, 5) for m in (3, 4)}
+    assert found == full | narrow
+    assert len(measured) == 2 * len(found)  # seeds
 
 
 def test_a_row_is_one_seed_of_one_case_and_the_last_row_of_a_seed_has_the_fits(several: toytf.Run) -> None:
-    found = [
-        ([name.partition("/")[2] for name in row if name.startswith("load/")], row["seed"]) for row in rows(several)
-    ]
-    expected = [([case.name], seed) for case in cases(several.config) for seed in (0, 1)]
-    assert sorted(found[:-2]) == sorted(expected)
-    assert found[-2:] == [([], 0), ([], 1)]
-    assert all(row["step"] == 0 for row in rows(several))
-    assert all(math.isfinite(value) for row in rows(several) for value in row.values())
+    cases = [*Capacity(several.config).cases()]
+    found = rows(several)
+    assert [row["seed"] for row in found] == [0, 1] * (len(cases) + 1)
+    for case, row in zip(cases, found[:-2:2], strict=True):
+        assert row[f"capacity/{case.name}"] > 0
+    assert all("exponent/optimum" in row for row in found[-2:])
+    assert all(row["step"] == 0 for row in found)
+    assert all(math.isfinite(value) for row in found for value in row.values())
 
 
 def test_load_bits_and_facts_follow_from_the_capacity(several: toytf.Run) -> None:
-    by_name = {case.name: case for case in cases(several.config)}
-    for row in rows(several)[:-2]:
-        name = next(key for key in row if key.startswith("load/")).partition("/")[2]
-        case, p = by_name[name], row[f"capacity/{name}"]
+    for case, found in by_case(several):
         d = case.d_in
         n_parameters = 2 * case.width * d if case.width else d * d
-        assert row[f"load/{name}"] == pytest.approx(p * math.log(p) / d**2)
-        assert row[f"facts_per_parameter/{name}"] == pytest.approx(p / n_parameters)
+        p, predicted = found["capacity"]
+        assert found["load"][0] == pytest.approx(p * math.log(p) / d**2)
+        assert found["facts_per_parameter"][0] == pytest.approx(p / n_parameters)
         n = max(round(p), 1)
-        assert row[f"bits_per_parameter/{name}"] == pytest.approx(n * math.log2(n) / n_parameters)
+        assert found["bits_per_parameter"][0] == pytest.approx(n * math.log2(n) / n_parameters)
         if case.rule in PREDICTED:
-            predicted = row[f"theory/capacity/{name}"]
-            assert row[f"over_theory/{name}"] == pytest.approx(p / predicted)
-            assert row[f"theory/load/{name}"] == pytest.approx(predicted * math.log(predicted) / d**2)
+            assert found["over_theory"][0] == pytest.approx(p / predicted)
+            assert found["load"][1] == pytest.approx(predicted * math.log(predicted) / d**2)
+        else:  # no law at finite size
+            assert "over_theory" not in found
+            assert math.isnan(predicted)
 
 
 def test_a_search_tells_the_pairs_between_which_the_answer_changed(several: toytf.Run) -> None:
-    for row in rows(several)[:-2]:
-        name = next(key for key in row if key.startswith("load/")).partition("/")[2]
-        searched = not name.startswith(("hebbian", "mlp"))
-        assert (f"capacity/{name}/feasible" in row) == searched
+    for case, found in by_case(several):
+        searched = case.rule not in ("hebbian", "mlp_h2")
+        assert ("feasible" in found) == searched
         if searched:
-            end = "infeasible" if name.startswith("optimum") else "not_found"  # only the optimum has certificates
-            low, high = row[f"capacity/{name}/feasible"], row[f"capacity/{name}/{end}"]
+            end = "infeasible" if case.rule == "optimum" else "not_found"  # only the optimum has certificates
+            low, high = found["feasible"][0], found[end][0]
             assert high - low == 1
-            assert row[f"capacity/{name}"] == (low + high) / 2
+            assert found["capacity"][0] == (low + high) / 2
 
 
 def test_the_summary_has_mean_and_spread_over_seeds(several: toytf.Run) -> None:
@@ -245,32 +250,21 @@ def test_rivals_of_its_own_spare_hebb_half_of_the_crosstalk(capacity_of: Run) ->
     assert run.summary["capacity/optimum_decoupled_d6"] == pytest.approx(14.9, abs=5)  # the law; one seed
 
 
-# --- the names of the rules
+# --- every rule
 
 
-@pytest.mark.parametrize("rule", get_args(Rule))
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if "capacity" in rule.experiments])
 def test_every_rule_can_be_run(rule: str, capacity_of: Run) -> None:
-    width = {"widths": [3]} if rule in WIDE else {}
+    width = {"widths": [3]} if RULES[rule].width != "none" else {}
     run = capacity_of(rules=[rule], dimensions=[4], trained={"lr": 0.3, "steps": 50}, **width)
-    name = f"{rule}_d4" + ("_m3" if width else "")
     assert run.finished
-    assert 1 <= run.summary[f"capacity/{name}"] < 100
+    assert run.table.query("group == 'capacity' and not variant")["value"].between(1, 100).all()
 
 
 @pytest.mark.parametrize("rule", ["low_rank", "trained_low_rank", "mlp_relu", "mlp_least_squares"])
 def test_a_width_of_1_is_enough_to_run(rule: str, capacity_of: Run) -> None:
     run = capacity_of(rules=[rule], dimensions=[2], widths=[1], trained={"steps": 50})
     assert math.isfinite(run.summary[f"capacity/{rule}_d2_m1"])
-
-
-def test_a_config_may_name_what_can_be_built_and_nothing_else() -> None:
-    rules, stored = set(get_args(Rule)), set(get_args(StoredRule))
-    assert {rule for rule in stored if not rule.endswith("_decoupled")} == set(BUILDERS)
-    assert {rule.removesuffix("_decoupled") for rule in rules} <= set(BUILDERS)
-    assert set(TRAINERS) == {rule for rule in rules if rule.startswith("trained_")}
-    assert set(NARROW) < set(WIDE) <= rules
-    assert set(EXACT) <= rules
-    assert set(PAIRED) == stored - rules - {"max_margin", "noisy_gradient_step"}
 
 
 # --- reproducible
@@ -322,7 +316,7 @@ def test_every_field_changes_what_is_measured(field: str, capacity_of: Run) -> N
     besides, change = CHANGES[field]
     config = {"rules": ["hebbian"], "dimensions": [4], **besides}
     before, after = capacity_of(**config), capacity_of(**{**config, **change})
-    assert before.metrics_file.read_bytes() != after.metrics_file.read_bytes()
+    assert before.table["value"].tolist() != after.table["value"].tolist()
 
 
 def test_too_few_iterations_are_no_measurement(capacity_of: Run) -> None:
@@ -335,13 +329,7 @@ def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypa
     used: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)
     capacity_of(rules=["hebbian"], dimensions=[4], threads=2, anew=True)
-    assert set(used) == {1}
+    assert used == [2, 1, 1, 1]  # for the study, for the case, and back to what the process had
     monkeypatch.setattr(capacity, "WORTH_TWO_THREADS", 0)
     capacity_of(rules=["hebbian"], dimensions=[4], threads=2, anew=True)
-    assert used[-2:] == [2, 1]  # and back to what the process had
-
-
-def test_a_shipped_config_of_a_capacity_is_made_of_cases_that_have_unlike_names() -> None:
-    for name in ("linear", "low_rank", "mlp", "rules"):
-        found = [case.name for case in cases(load_config(f"configs/capacity/{name}.yaml"))]
-        assert len(found) == len(set(found)) > 1
+    assert used[4:] == [2, 2, 1, 1]

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,9 +13,11 @@ import toytf
 from toytf import theory
 from toytf.errors import UserError
 from toytf.experiments import memory_config
-from toytf.experiments.memory_config import PAIRED, StorageConfig, StoredRule
-from toytf.experiments.storage import build, material
+from toytf.experiments.memory_config import StorageConfig
+from toytf.experiments.storage import rule_inputs
+from toytf.memory import RULES, Rule, RuleInputs
 from toytf.plugins import load_config
+from toytf.report.page import run_figures
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -131,16 +133,16 @@ def test_noise_cancels_in_the_step_that_knows_its_classes(store: Run) -> None:
 
 def test_all_rules_get_the_same_associations() -> None:
     config = configured(rules=["hebbian", "mlp_h2"], width=4, n=9, dimension=5)
-    (first, _), (second, _) = (build(config, 0, rule) for rule in config.rules)
+    first, second = (rule_inputs(config, 0, rule).association for rule in config.rules)
     assert torch.equal(first.keys, second.keys)
     assert torch.equal(first.values, second.values)
-    other, _ = build(config, 1, "hebbian")
+    other = rule_inputs(config, 1, "hebbian").association
     assert not torch.equal(first.keys, other.keys)
 
 
 def test_every_answer_is_asked_for_with_every_noise_vector() -> None:
-    clean = material(configured(n=5, dimension=7), 0, "hebbian").association
-    noisy = material(configured(n=5, dimension=7, noise=3), 0, "hebbian").association
+    clean = rule_inputs(configured(n=5, dimension=7), 0, "hebbian").association
+    noisy = rule_inputs(configured(n=5, dimension=7, noise=3), 0, "hebbian").association
     assert noisy.keys.shape == (15, 7)
     assert noisy.targets.tolist() == [answer for answer in range(5) for _ in range(3)]
     noise = noisy.keys.reshape(5, 3, 7) - clean.keys[:, None]
@@ -151,7 +153,7 @@ def test_every_answer_is_asked_for_with_every_noise_vector() -> None:
 
 
 def test_facts_about_pairs_draw_their_answers_from_the_pool_of_the_second_part() -> None:
-    given = material(configured(dimension=[6, 8], pairs={"first": 3, "second": 4, "answers": 5}), 0, "hebbian")
+    given = rule_inputs(configured(dimension=[6, 8], pairs={"first": 3, "second": 4, "answers": 5}), 0, "hebbian")
     facts, parts = given.association, given.parts
     assert parts is not None
     assert facts.keys.shape == (12, 6)
@@ -167,7 +169,7 @@ def test_facts_about_pairs_draw_their_answers_from_the_pool_of_the_second_part()
 
 def test_facts_differ_by_seed_and_not_by_rule() -> None:
     config = configured(dimension=6, pairs={"first": 3, "second": 4, "answers": 5})
-    targets = [material(config, seed, rule).association.targets for seed, rule in ((0, "a"), (0, "b"), (1, "a"))]
+    targets = [rule_inputs(config, seed, rule).association.targets for seed, rule in ((0, "a"), (0, "b"), (1, "a"))]
     assert torch.equal(targets[0], targets[1])
     assert not torch.equal(targets[0], targets[2])
 
@@ -177,11 +179,11 @@ def test_facts_differ_by_seed_and_not_by_rule() -> None:
 
 @pytest.mark.parametrize("pairs", [{"first": 2, "second": 2, "answers": 2}, None], ids=["pairs", "plain"])
 def test_every_rule_can_be_run(pairs: dict[str, int] | None, store: Run) -> None:
-    rules = [rule for rule in get_args(StoredRule) if not rule.endswith("_decoupled")]
-    chosen = [rule for rule in rules if (rule in PAIRED) == bool(pairs)]
+    chosen = [name for name, rule in RULES.items() if "storage" in rule.experiments and rule.pairs == bool(pairs)]
     run = store(rules=chosen, dimension=4, width=3, n=None if pairs else 4, pairs=pairs)
-    assert {f"recall/{rule}" for rule in chosen} <= set(run.summary)
-    assert all(0 <= run.summary[f"recall/{rule}"] <= 1 for rule in chosen)
+    recalls = run.table.query("group == 'recall'")
+    assert recalls["rule"].tolist() == chosen
+    assert recalls["value"].between(0, 1).all()
 
 
 @pytest.mark.parametrize(
@@ -234,14 +236,14 @@ def test_every_field_changes_what_is_measured(field: str, store: Run) -> None:
     besides, change = CHANGES[field]
     config = {"rules": ["hebbian"], "dimension": 4, "n": 6, **besides}
     before, after = store(**config), store(**{**config, **change})
-    assert before.metrics_file.read_bytes() != after.metrics_file.read_bytes()
+    assert before.table["value"].tolist() != after.table["value"].tolist()
 
 
 def test_the_threads_are_used_and_given_back(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)
     store(rules=["hebbian"], dimension=4, n=6, threads=2, anew=True)
-    assert used == [2, 1, 2, 1]  # to measure, and to draw the page
+    assert used == [2, 1]
 
 
 def test_the_same_config_gives_the_same_bytes(store: Run) -> None:
@@ -254,11 +256,31 @@ def test_the_same_config_gives_the_same_bytes(store: Run) -> None:
 
 
 def test_the_figures_are_scores_and_singular_values_of_every_matrix(three_rules: toytf.Run) -> None:
-    saved = {path.stem: path.read_text() for path in (three_rules.directory / "figures").glob("*.json")}
-    assert set(saved) == {"scores", "spectrum"}
-    for rule in ("hebbian", "optimum", "mlp_h2"):
-        assert rule in saved["scores"]
-        assert (rule in saved["spectrum"]) == (rule != "mlp_h2")  # an MLP has no singular values
+    saved = {path.stem for path in (three_rules.directory / "figures").glob("*.json")}
+    scores = {"scores_hebbian", "scores_optimum", "scores_mlp_h2"}
+    assert saved == scores | {"spectrum_hebbian", "spectrum_optimum"}  # an MLP has no singular values
+    assert saved == set(run_figures(three_rules))
+
+
+def test_a_memory_is_built_once_for_its_metrics_and_its_figures(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    real = Rule.build
+
+    def build(self: Rule, inputs: RuleInputs) -> Any:
+        built.append(len(inputs.association.keys))
+        return real(self, inputs)
+
+    monkeypatch.setattr(Rule, "build", build)
+    run = store(rules=["hebbian", "ridge"], dimension=4, n=6, seeds=[0, 1], anew=True)
+    assert set(run_figures(run)) == {"scores_hebbian", "scores_ridge", "spectrum_hebbian", "spectrum_ridge"}
+    assert built == [6] * 4  # two rules, two seeds
+
+
+def test_a_silent_memory_has_no_figures(store: Run) -> None:
+    """With one answer there is nothing to learn: the gradient is 0, and so is W after its step."""
+    run = store(rules=["gradient_step"], dimension=3, pairs={"first": 2, "second": 1, "answers": 1})
+    assert run.finished
+    assert run_figures(run) == {}
 
 
 def test_the_page_has_the_theory_beside_what_was_measured(three_rules: toytf.Run) -> None:
@@ -267,7 +289,7 @@ def test_the_page_has_the_theory_beside_what_was_measured(three_rules: toytf.Run
     assert re.findall("<th>(.*?)</th>", table) == ["", "measured", "ideal", "theory", "chance"]
     for text in (
         "Recall, as a fraction of the pairs",
-        "Margins (in standard deviations of a score)",
+        "Margins (standard deviations of a score)",
         "hebbian_correct_mean",
     ):
         assert text in table
