@@ -1,6 +1,5 @@
 """Whether a matrix can store an association: the solver against exact oracles, its own certificates, and the theory."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,7 +150,7 @@ def test_the_solver_finds_the_capacity_of_a_linear_program(d: int, seed: int):
 
 
 @pytest.mark.parametrize(("d", "seed"), [(6, 1), (8, 0)])
-def test_the_upper_bound_at_capacity_is_near_the_margin_of_the_linear_program(d: int, seed: int):
+def test_the_upper_bound_is_close_to_the_margin_of_a_linear_program(d: int, seed: int):
     # The linear program maximises the gap in a box, not in a ball, and so loses up to a third. A factor 2 forgotten in
     # the bound would put the ratio below .5 or above 1.
     stream = AssociationStream(seed, d, d)
@@ -275,11 +274,12 @@ def test_the_decoupled_model_has_the_same_two_phases(n: int, status: Status, law
 
 @pytest.mark.parametrize(("n", "d", "law"), [(62, 16, "sphere"), (60, 16, "gaussian"), (172, 32, "sphere")])
 def test_a_feasible_matrix_recalls_every_pair_in_exact_arithmetic(n: int, d: int, law: Law):
-    for seed in range(3):
-        association = pairs(n, d, seed, law)
-        decision = decide_one(association)
-        if decision.status is not FEASIBLE:
-            continue  # near capacity some streams are full; that most are not is claimed elsewhere
+    # Near capacity some streams are full: these n are at least one standard deviation (2.8 at d = 16, 4 at 32) below
+    # the mean capacity, so that fewer than two of three feasible ones have a chance of 1 in 20 or less.
+    decided = [(association, decide_one(association)) for association in (pairs(n, d, seed, law) for seed in range(3))]
+    feasible = [(association, decision) for association, decision in decided if decision.status is FEASIBLE]
+    assert len(feasible) >= 2
+    for association, decision in feasible:
         scores = association.keys.double() @ decision.W.double().T @ association.values.double().T
         rivals = scores.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf).amax(1)
         assert bool((scores.diag() > rivals).all())
@@ -290,13 +290,15 @@ def test_a_feasible_matrix_recalls_every_pair_in_exact_arithmetic(n: int, d: int
 
 @pytest.mark.parametrize("own_rivals", [False, True])
 def test_fewer_pairs_are_not_infeasible_if_more_are_stored(own_rivals: bool):
-    tolerance, range_of_n = 0.01, range(52, 78, 2)
+    # The first matrix that stores the pairs has a margin far below the largest: a tolerance of 0.01 is above most.
+    tolerance, range_of_n = 1e-3, range(52, 78, 2)
     for seed in range(2):
         stream = AssociationStream(seed, 16, 16, own_rivals=own_rivals)
         decisions = decide(StorageProblem.stack([stream.problem(n) for n in range_of_n]), tolerance=tolerance)
-        for fewer, more in itertools.combinations(decisions, 2):
-            if more.status is FEASIBLE and more.margin_lower >= tolerance:
-                assert fewer.status is not INFEASIBLE
+        stored = [i for i, more in enumerate(decisions) if more.margin_lower >= tolerance]
+        assert stored[-1] > 0  # 54 pairs are four standard deviations below the capacity of 65
+        assert all(fewer.status is not INFEASIBLE for fewer in decisions[: stored[-1]])
+        assert decisions[-1].status is INFEASIBLE  # 76 are four above
 
 
 @pytest.mark.parametrize("whiten", [True, False])
@@ -380,7 +382,7 @@ def test_margins_in_a_batch_are_in_the_units_of_each_member():
     assert_same(decide(StorageProblem.of(*associations)), alone)
 
 
-def test_instances_that_do_not_fit_the_cache_together_are_worked_on_in_groups(monkeypatch: pytest.MonkeyPatch):
+def test_instances_too_large_for_the_cache_are_decided_in_groups(monkeypatch: pytest.MonkeyPatch):
     problems = [AssociationStream(seed, 12, 12).problem(n).double() for seed, n in enumerate((25, 60, 5, 30))]
     whole = decide(StorageProblem.stack(problems))
     monkeypatch.setattr("toytf.memory.solver._together", lambda problem: 3)
@@ -413,7 +415,7 @@ def test_without_a_rival_everything_is_stored(n: int, d: int, solve):
     assert bool(decision.W.isfinite().all())
 
 
-def test_in_one_dimension_two_signs_can_be_told_apart_but_not_three_values():
+def test_one_dimension_tells_two_signs_apart_but_not_three_values():
     e = torch.tensor([[1.0], [-1.0]])
     assert decide_one(Association(e, e, torch.arange(2))).status is FEASIBLE
     assert decide_one(Association(e, -e, torch.arange(2))).status is FEASIBLE
@@ -496,7 +498,7 @@ def test_a_row_that_is_not_finite_is_refused_by_its_number(field: str, bad: floa
 # Scores and margins of what is found
 
 
-def test_the_optimum_lifts_its_scores_just_above_the_rivals_where_hebb_spreads_them():
+def test_the_scores_of_the_optimum_are_narrow_and_those_of_hebb_broad():
     """d = 48 at 94 % of capacity: narrow scores near the cut of the rivals against broad ones.
 
     Giorlandino, Goldt, Maillard 2026 describe both. Derived: 2.13 ± .24 for the optimum at capacity, lower and broader
@@ -529,7 +531,7 @@ def test_the_derived_margin_is_too_large_far_below_capacity():
     assert 0.75 < decision.margin_upper / maximal_margin(70, 32, 32) < 0.9
 
 
-def test_the_largest_margin_of_orthogonal_pairs_is_d_over_root_n_minus_one():
+def test_orthogonal_pairs_have_the_margin_d_over_root_n_minus_one():
     """W = Σ_z (u_z − ū) e_zᵀ has n equal gaps, and the hull of the inequalities is no nearer to 0."""
     n, d = 5, 32
     e, u = (
@@ -558,7 +560,7 @@ TINY_MARGINS = [(6, 5, 17, 200), (8, 3, 26, 200), pytest.param(8, 2, 23, 1500, m
 
 
 @pytest.mark.parametrize(("d", "seed", "n", "iterations"), TINY_MARGINS)
-def test_what_can_be_stored_is_stored_also_where_the_largest_margin_is_tiny(d: int, seed: int, n: int, iterations: int):
+def test_storable_pairs_are_stored_even_if_the_margin_is_tiny(d: int, seed: int, n: int, iterations: int):
     association = pairs(n, d, seed)
     exact = largest_margin(association)
     assert 0 < exact < 0.01
