@@ -1,6 +1,7 @@
 """The claims that ship ask for what their runs measure: a misspelt metric should not be found only after minutes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from tasks.factual.dynamics_config import FactDynamicsConfig
 from toytf.catalogue import claim_files
 from toytf.claims import load_claim
 from toytf.compose import overlay
-from toytf.experiments.capacity import cases, predicted_capacity
 from toytf.experiments.config import TrainExperimentConfig
 from toytf.experiments.launch import run_config
 from toytf.experiments.memory_config import CapacityConfig, StorageConfig
+from toytf.measurement import KINDS, flat, reference_name
 from toytf.plugins import ExperimentConfig, plugins
+from toytf.runs import Run
 
 # Names of metrics do not depend on these sizes.
 TINY_TRAINING = {
@@ -47,15 +49,14 @@ TINY_STORAGE = {"dimension": 4, "width": 3, "n": 4, "noise": 2, "pairs": {"first
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], set[str]]:
-    """The metrics that a run of a claim has: of a capacity by its cases, of others by a run as small as can be."""
+    """The metrics that a run of a claim has, by a run as small as can be."""
 
     @cache
     def names(claim: str, run: str) -> set[str]:
         config = load_claim(claim_files()[claim])[1][run]
+        done = run_config(_tiny(config), tmp_path_factory.mktemp("claims") / "run", resume=False)
         if isinstance(config, CapacityConfig):
-            return _names_of_capacity(config)
-        out = tmp_path_factory.mktemp("claims") / "run"
-        done = run_config(_tiny(config), out, resume=False)
+            return _with_sizes(done, _small_sizes(config))
         return {*done.history.columns, *done.summary}
 
     return names
@@ -66,23 +67,34 @@ def _tiny(config: ExperimentConfig) -> ExperimentConfig:
     changes: dict[str, Any] = TINY.get(type(config), TINY_TRAINING)
     if isinstance(config, TrainExperimentConfig):
         changes = changes | {"task": TINY_TASKS[config.task.kind]}
+    if isinstance(config, CapacityConfig):
+        small = _small_sizes(config)
+        changes = {"dimensions": [*small["d"]], "widths": [*small["width"]], "draws": 1}
+        changes |= {"resolution": 0.9, "trained": {"steps": 50}}
     if isinstance(config, StorageConfig):
         changes = {name: value for name, value in TINY_STORAGE.items() if content[name] is not None}
     content |= {"seeds": [0], "threads": 1, "device": "cpu"}
     return type(config).model_validate(overlay(content, changes))
 
 
-def _names_of_capacity(config: CapacityConfig) -> set[str]:
+def _small_sizes(config: CapacityConfig) -> dict[str, dict[Any, Any]]:
+    """Small sizes in place of those of a capacity, by factor: what each stands for."""
+    sizes = dict(zip(range(5, 12), config.dimensions, strict=False))
+    widths = dict(zip(range(2, 5), config.widths, strict=False))
+    assert (len(sizes), len(widths)) == (len(config.dimensions), len(config.widths))
+    return {"d": sizes, "width": widths}
+
+
+def _with_sizes(run: Run, given: dict[str, dict[Any, Any]]) -> set[str]:
+    """The metrics of a run, had it had other sizes."""
     found: set[str] = set()
-    for case in cases(config):
-        groups = ["capacity", "load", "facts_per_parameter", "bits_per_parameter"]
-        if predicted_capacity(config, case) is not None:
-            groups += ["theory/capacity", "theory/load", "over_theory"]
-        found |= {f"{group}/{case.name}" for group in groups}
-        if len(config.dimensions) > 1:
-            found.add(f"exponent/{case.rule}" + (f"_m{case.width}" if case.width else ""))
-        if case.width and len(config.widths) > 1:
-            found.add(f"width_exponent/{case.name.rpartition('_m')[0]}")
+    for name in run.history.columns:
+        kind = next((kind for kind in KINDS if name.startswith(reference_name(kind, ""))), None)
+        about = run.columns.get(name if kind is None else name.removeprefix(reference_name(kind, "")))
+        if about is not None:
+            at = {factor: given.get(factor, {}).get(value, value) for factor, value in about.at.items()}
+            other = flat(replace(about, at=at))
+            found.add(other if kind is None else reference_name(kind, other))
     return found
 
 

@@ -1,0 +1,70 @@
+"""Flat names of metrics are a promise: what reads metrics.jsonl, summary.json, wandb or claims goes by them.
+
+golden/metric_names.txt has the metrics of small versions of configs, each with what it can be read against. A name that
+is gone, or one that is new, fails here: change the file only if the change is meant, and say so in CHANGELOG.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toytf.catalogue import config_files
+from toytf.compose import overlay
+from toytf.experiments.launch import run_config
+from toytf.measurement import KINDS, reference_name
+from toytf.plugins import ExperimentConfig, load_config
+
+GOLDEN = Path(__file__).parent / "golden" / "metric_names.txt"
+
+TRAINING = {
+    "train": {"steps": 2, "batch_size": 16, "evaluation": {"every": 1, "sequences": 64}},
+    "model": {"d_model": 16},
+}
+FEW_STEPS = {"steps": 10, "check_every": 5, "batch_size": 64, "check_sequences": 64}
+SMALL: dict[str, dict[str, Any]] = {
+    "quickstart.yaml": {**TRAINING, "task": {"seq_len": 32}},
+    "bigram/noisy.yaml": {**TRAINING, "task": {"seq_len": 32}},
+    "bigram/two_layers.yaml": {**TRAINING, "task": {"seq_len": 32}},
+    "bigram/noise_learning.yaml": {"repeats": 2, "samples": [16, 64], "n_tokens": [8, 16]},
+    "bigram/three_steps_samples.yaml": {"evaluation_samples": 64, "samples": [64, 128, 192, 256]},
+    "capacity/low_rank.yaml": {
+        "rules": ["low_rank", "trained_low_rank", "optimum"], "dimensions": [4, 5, 6], "widths": [2, 3, 4], "draws": 2,
+        "resolution": 0.9, "trained": {"steps": 40},
+    },
+    "capacity/scores.yaml": {"dimension": 16, "n": 40},
+    "factual/quick.yaml": {
+        **TRAINING,
+        "task": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
+    },
+    "factual/capacity_quick.yaml": {
+        **FEW_STEPS, "goal": 0.15, "resolution": 0.9, "learning_rates": [5e-2], "seq_len": 3, "dimensions": [8, 12, 16],
+    },
+    "factual/heatmap_quick.yaml": {**FEW_STEPS, "heads": [3, 6], "widths": [1, 8]},
+    "factual/dynamics_random.yaml": {
+        "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,
+    },
+}  # fmt: skip
+
+
+def _golden() -> dict[str, set[str]]:
+    """The lines of each config: a metric, and the kinds of reference that it has."""
+    sections = GOLDEN.read_text(encoding="utf-8").removeprefix("# ").split("\n# ")
+    return {name: set(lines) for name, *lines in (section.strip().splitlines() for section in sections)}
+
+
+def _small(name: str) -> ExperimentConfig:
+    config = load_config(config_files()[name], {"logging.wandb": "off"})
+    content = overlay(config.model_dump(mode="json"), SMALL[name])
+    return type(config).model_validate(content | {"seeds": [0, 1], "threads": 1, "device": "cpu"})
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_metrics_have_the_names_they_always_had(name: str, tmp_path: Path) -> None:
+    summary = run_config(_small(name), tmp_path / "run", resume=False).summary
+    metrics = [metric for metric in summary if metric.partition("/")[0] not in KINDS and not metric.endswith("/std")]
+    found = {
+        " ".join([metric, *(kind for kind in KINDS if reference_name(kind, metric) in summary)]) for metric in metrics
+    }
+    assert found == _golden()[name]
+    assert set(_golden()) == set(SMALL)
