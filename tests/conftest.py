@@ -104,7 +104,8 @@ def ends_the_same(tmp_path: Path) -> EndsTheSame:
         lines = whole.metrics_file.read_bytes().splitlines(keepends=True)
         out = tmp_path / f"killed_after_{rows}"
         out.mkdir()
-        (out / "config.yaml").write_bytes(whole.config_file.read_bytes())
+        for name in ("config.yaml", "columns.json"):
+            (out / name).write_bytes((whole.directory / name).read_bytes())
         (out / "metrics.jsonl").write_bytes(b"".join(lines[:rows]) + lines[rows][:50])
         again = toytf.run(whole.config_file, out=out, resume=True)
         assert sorted(again.metrics_file.read_bytes().splitlines(keepends=True)) == sorted(lines)

@@ -87,11 +87,13 @@ class MetricsFile:
         """Write measurements as a row, and what is new among them into columns.json before."""
         measurements = list(measurements)
         row: Row = {"seed": seed, "step": step, **as_row(measurements, references=references)}
-        self._describe({measured.flat: measured.quantity for measured in measurements})
+        self.describe(measurements)
         self.append(row)
         return row
 
-    def _describe(self, quantities: dict[str, Quantity]) -> None:
+    def describe(self, measurements: Iterable[Measurement]) -> None:
+        """Write what is new among the quantities into columns.json."""
+        quantities = {measured.flat: measured.quantity for measured in measurements}
         new = {name: quantity for name, quantity in quantities.items() if name not in self.columns}
         if new:
             path = self.path.parent / COLUMNS

@@ -142,6 +142,8 @@ class Study(Experiment, Generic[C]):
             row: Row = {"seed": seed, "step": step, **as_row(measured, references=references)}
             if _identity(row) not in written:
                 metrics.record(seed, step, measured, references=references)
+            else:
+                metrics.describe(measured)
 
     def _is_done(self, at: Mapping[str, Scalar], metrics: MetricsFile, seed: int) -> bool:
         """Is there a row of the last step about this case?"""
