@@ -213,9 +213,18 @@ def test_with_shared_answers_the_law_is_that_of_so_many_classes(capacity_of: Run
     p = run.summary["capacity/optimum_d6"]
     predicted = 36 / theory.statistical_dimension(16).value
     assert run.summary["theory/capacity/optimum_d6"] == pytest.approx(predicted)
-    assert p / predicted == pytest.approx(1, abs=0.5)  # one seed at a small size
     assert run.summary["bits_per_parameter/optimum_d6"] == pytest.approx(round(p) * math.log2(16) / 36)
     assert "theory/capacity/hebbian_d6" not in run.summary  # Hebb's law is for an answer each
+
+
+def test_the_capacity_with_32_answers_is_that_of_32_rivals(capacity_of: Run) -> None:
+    """p δ(32) = d² gives 77 pairs at d = 16; if every pair had a value of its own, 62.
+
+    At d = 16 measured capacities are 5 % above this formula, and the mean of 8 seeds has a standard error of 1.6 %.
+    """
+    run = capacity_of(rules=["optimum"], dimensions=[16], data={"n_answers": 32}, seeds=list(range(8)))
+    assert theory.capacity(16, 16) < 0.85 * run.summary["theory/capacity/optimum_d16"]
+    assert run.summary["over_theory/optimum_d16"] == pytest.approx(1, abs=0.08)
 
 
 def test_two_answers_are_a_linear_classification_of_2_d_points(capacity_of: Run) -> None:
@@ -247,7 +256,15 @@ def test_rivals_of_its_own_spare_hebb_half_of_the_crosstalk(capacity_of: Run) ->
     assert decoupled == pytest.approx(theory.hebbian_capacity(6, crosstalk=1.0))
     same_law = [run.summary[f"theory/capacity/optimum{suffix}_d6"] for suffix in ("", "_decoupled")]
     assert same_law[0] == same_law[1]
-    assert run.summary["capacity/optimum_decoupled_d6"] == pytest.approx(14.9, abs=5)  # the law; one seed
+
+
+def test_the_optimum_stores_as_many_pairs_if_each_has_its_own_rivals(capacity_of: Run) -> None:
+    """Another solver found 64.9 ± 0.3 at d = 16, over 120 seeds with a standard deviation of 2.8; shared rivals: 65.4.
+
+    The mean of 8 seeds has a standard error of 1; three are allowed. Half as many rivals would allow 18 % more pairs.
+    """
+    run = capacity_of(rules=["optimum_decoupled"], dimensions=[16], seeds=list(range(8)))
+    assert run.summary["capacity/optimum_decoupled_d16"] == pytest.approx(64.9, abs=3)
 
 
 # --- every rule
