@@ -103,8 +103,8 @@ class Quantity:
 
     @property
     def label(self) -> str:
-        """Its flat name without the group."""
-        return flat(self).partition("/")[2]
+        """Its flat name without the group; that of the group if there is nothing else."""
+        return flat(self).partition("/")[2] or self.group.name
 
 
 @dataclass(frozen=True)
