@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from toytf.experiments import capacity, memory_config
 from toytf.experiments.capacity import Capacity, Case
 from toytf.experiments.memory_config import CapacityConfig
 from toytf.memory import RULES
+from toytf.table import tidy
 
 Run = Callable[..., toytf.Run]
 
@@ -350,3 +352,12 @@ def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypa
     monkeypatch.setattr(capacity, "WORTH_TWO_THREADS", 0)
     capacity_of(rules=["hebbian"], dimensions=[4], threads=2, anew=True)
     assert used[4:] == [2, 2, 1, 1]
+
+
+def test_of_a_run_whose_metrics_are_known_by_name_alone_there_is_nothing_to_draw(several: toytf.Run) -> None:
+    """Such as an earlier version made it."""
+    table = tidy(rows(several), {})
+    old = SimpleNamespace(table=table)
+    study = Capacity(several.config)
+    assert [*study.figures(old)] == [*study.conclude(table)] == []  # type: ignore[arg-type]
+    assert {name for name, _ in study.figures(several)} == {"capacity", "capacity_by_width"}

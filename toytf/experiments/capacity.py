@@ -127,7 +127,7 @@ class Capacity(Study[Case]):
         by_size = series(stored, "side", lambda row: row.rule + ("" if pd.isna(row.width) else f", width {row.width}"))
         by_width = series(stored.dropna(subset="width"), "width", lambda row: f"{row.rule}, d = {row.d}")
         y = f"associations stored (criterion: {self.config.criterion})"
-        if any(len(law.x) > 1 for law in by_size.values()) or not by_width:
+        if any(len(law.x) > 1 for law in by_size.values()) or (by_size and not by_width):
             best = self.config.criterion == "all" and self.config.data.n_answers is None
             guides = {"limit of the optimum: p log p = d²/2": _limit} if best else {}
             yield "capacity", power_laws(by_size, "Capacity by dimension", x="dimension d", y=y, guides=guides)
@@ -137,9 +137,10 @@ class Capacity(Study[Case]):
     def _stored(self, table: pd.DataFrame) -> pd.DataFrame:
         """The capacities of a table, with the side of each."""
         stored = table[(table["group"] == STORED.name) & ~table["variant"]]
+        # There may be no case with a width; and of a run that an earlier version made, names are all that is known.
+        stored = stored.reindex(columns=[*dict.fromkeys([*stored.columns, "rule", "d", "width"])]).dropna(subset="d")
         side = {factors(case)["d"]: case.side for case in self.cases()}
-        stored = stored.assign(side=[side[d] for d in stored["d"]])
-        return stored if "width" in stored else stored.assign(width=math.nan)
+        return stored.assign(side=[side[d] for d in stored["d"]])
 
     def _brackets(self, case: Case, seeds: Sequence[int]) -> Mapping[int, Bracket]:
         """Search the capacity of a case in several seeds."""
@@ -173,12 +174,13 @@ class Capacity(Study[Case]):
 
 
 def predicted_capacity(config: CapacityConfig, case: Case) -> float | None:
-    """What theory says for this case; None where it has no law for finite sizes."""
+    """What theory predicts for this case; None where it tells nothing about finite sizes."""
     rule, n_answers = RULES[case.rule], config.data.n_answers
     if min(case.d_in, case.d_out) == 1:
-        return None  # the laws are for many dimensions
+        return None  # theory is for many dimensions
     if rule.theory == "best_weights" and config.criterion == "all":
-        return theory.capacity(case.d_in, case.d_out, rank=case.width, n_values=n_answers, shared=not rule.decoupled)
+        rank = case.width if rule.width == "rank" else None
+        return theory.capacity(case.d_in, case.d_out, rank=rank, n_values=n_answers, shared=not rule.decoupled)
     one_to_one_on_sphere = n_answers is None and config.data.law == "sphere"
     if rule.theory == "hebbian" and one_to_one_on_sphere and case.d_in == case.d_out:
         accuracy = None if config.criterion == "all" else config.criterion
@@ -192,7 +194,7 @@ def _limit(d: float) -> float:
 
 
 def _first_guess(config: CapacityConfig, case: Case) -> float:
-    """Where to begin when there is no law: the order of magnitude of a one-shot rule."""
+    """Where to begin when there is no prediction: the order of magnitude of a one-shot rule."""
     rule = RULES[case.rule]
     if config.data.n_answers is not None:
         return max(2.0, 0.2 * case.d_in)

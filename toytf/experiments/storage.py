@@ -98,7 +98,7 @@ def rule_inputs(config: StorageConfig, seed: int, rule: str) -> RuleInputs:
 
 
 def _associations(config: StorageConfig, seed: int) -> Association:
-    """Random pairs; with noise, every key together with each of so many noise vectors."""
+    """Random pairs; with noise, every key together with each of the noise vectors."""
     association = _stream(config, seed, "keys").prefix(config.n or 0)
     if config.noise is None:
         return association

@@ -1,6 +1,6 @@
 """What a memory looks like from inside: its margins, scores, singular values, and how full it is.
 
-Each measure stands beside what the theory of random vectors predicts for the best weights at capacity (Giorlandino,
+Each measure comes with what the theory of random vectors predicts for the best weights at capacity (Giorlandino,
 Goldt, Maillard 2026, arXiv 2605.10795; derived in `toytf.theory`). A measure without a meaning is left out: the margin
 of a memory with one value, the spectrum of the zero matrix, a prediction in units of ‖W‖_F for a map without a W.
 """
@@ -127,7 +127,7 @@ def score_samples(association: Association, memory: Readable) -> dict[str, Float
 
 
 def score_levels(association: Association) -> dict[str, float]:
-    """Where theory expects the right scores of the best weights and of Hebb's, and the largest of normal rivals."""
+    """Where theory expects the right scores of the best and the Hebbian weights, and the largest of normal rivals."""
     n, m = len(association.keys), len(association.values)
     if m < 2:
         return {}

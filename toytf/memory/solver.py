@@ -7,7 +7,7 @@ W stores an association with margin 1 iff f(W) = ½ Σ_{z, y ≠ f(z)} r_zy² re
 - FEASIBLE: a W with every gap u_{f(z)}ᵀ W e_z − u_yᵀ W e_z > 0, checked again in float64 on the vectors as given.
 - INFEASIBLE: the r, in float64 and the coordinates solved in, are dual weights. For every W of unit norm the smallest
   gap is at most (Gordan)
-  κ_ub = |Σ r_zy (u_{f(z)} − u_y) e_zᵀ| / Σ r_zy = |∇f| / Σ r; below `tolerance` no W has a margin worth the name.
+  κ_ub = |Σ r_zy (u_{f(z)} − u_y) e_zᵀ| / Σ r_zy = |∇f| / Σ r. If κ_ub is below `tolerance`, so is the margin of any W.
 - UNKNOWN: neither after `iterations` steps; the margin lies in [κ_lb, κ_ub].
 
 Margins are in units of the score's standard deviation: |W|_F = 1, keys and values of mean square 1 per coordinate.
