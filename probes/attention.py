@@ -29,10 +29,10 @@ ATTENTION = Group(
 
 
 class Attention(Probe):
-    """`attention/…` by the mean pattern of all heads; the chance value is what uniform attention over the past would
-    get. Variants `/repeat`: where the output is the trigger itself.
+    """`attention/…` by the mean pattern of all heads; variants `/repeat`: where the output is the trigger itself.
 
-    `predicts_attended` has none: what a guess would get depends on the model's own predictions.
+    The chance value is what uniform attention over the past would get. `predicts_attended` has none: what a guess would
+    get depends on the model's own predictions.
     """
 
     config: AttentionConfig

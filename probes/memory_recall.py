@@ -31,8 +31,11 @@ KL = Group(
 
 
 class MemoryRecall(Probe):
-    """`recall/<memory>`, its views and weighted form, and `/head0` when there are several; `kl/<memory>`, if it is one
-    of a distribution.
+    """`recall/<memory>`, and `kl/<memory>` where a distribution should be stored.
+
+    `_weighted`       with pairs weighted by how often they come
+    `_64`, `/causal`  the views that the task gives of a memory
+    `/head0`          of one head, if there are several
     """
 
     config: MemoryRecallConfig
