@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeInt,
@@ -16,7 +17,7 @@ from pydantic import (
 
 from toytf.checksums import sha256
 from toytf.compose import locate
-from toytf.config import Config
+from toytf.config import Config, Unique
 from toytf.errors import UserError, reason, shortened
 from toytf.footprint import DOUBLE, NAME, Need
 from toytf.plugins import TaskConfig, TaskSizes
@@ -77,6 +78,18 @@ def facts_file(facts: Sequence[Fact]) -> bytes:
     return f"[\n{lines}\n]\n".encode()
 
 
+def one_answer_each(facts: tuple[Fact, ...], *, lines: Sequence[int] = ()) -> tuple[Fact, ...]:
+    """The same facts; refuses two answers for one subject and relation. lines: where in a file each fact is."""
+    first: dict[tuple[str, str], int] = {}
+    for i, (subject, relation, attribute) in enumerate(facts):
+        before = first.setdefault((subject, relation), i)
+        if facts[before][2] != attribute:
+            said = (f'"{shortened(facts[j][2])}"' + (f" in line {lines[j]}" if lines else "") for j in (before, i))
+            pair = shortened(f"{subject}, {relation}")
+            raise ValueError(f'"{pair}" has two answers, {" and ".join(said)}: a fact has one')
+    return facts
+
+
 def _kept(facts: Sequence[Fact] | None) -> dict[str, str] | None:
     """How config.yaml names the facts, which can be too many for it."""
     return {"file": FACTS_FILE, "sha256": sha256(facts_file(facts))} if facts else None
@@ -85,6 +98,7 @@ def _kept(facts: Sequence[Fact] | None) -> dict[str, str] | None:
 Facts = Annotated[
     tuple[Fact, ...],
     BeforeValidator(_read, json_schema_input_type=str | list[Fact] | dict[Literal["file", "sha256"], str]),
+    AfterValidator(one_answer_each),
     PlainSerializer(_kept, when_used="json"),
     Field(min_length=1),
 ]
@@ -127,9 +141,9 @@ class FactualConfig(TaskConfig):
     facts: Facts | None = None
     """Facts instead of a drawn table: the path of a CSV file with the columns subject, relation and attribute
     (`configs/…` may be a file that ships), or the facts themselves. A run keeps them in its own facts.json."""
-    subjects: tuple[str, ...] = ()
+    subjects: Annotated[tuple[str, ...], Unique] = ()
     """Only these subjects of the file (default: all)."""
-    relations: tuple[str, ...] = ()
+    relations: Annotated[tuple[str, ...], Unique] = ()
     """Only these relations of the file (default: all)."""
     n_noise: NonNegativeInt | None = None
     """Noise tokens in the vocabulary (default: S + R)."""
@@ -155,20 +169,9 @@ class FactualConfig(TaskConfig):
         for name, default in {**drawn, "pools": "disjoint"}.items() if self.facts is not None else ():
             if getattr(self, name) != default:
                 raise ValueError(f"{name} has no effect with facts: the file says what there is")
-        answers: dict[tuple[str, str], str] = {}
-        for subject, relation, attribute in self.facts or ():
-            before = answers.setdefault((subject, relation), attribute)
-            if before != attribute:
-                raise ValueError(
-                    f'facts: "{shortened(f"{subject}, {relation}")}" has two answers, "{shortened(before)}" and '
-                    f'"{shortened(attribute)}": a fact has one'
-                )
         for name in ("subjects", "relations"):
-            chosen = getattr(self, name)
-            if chosen and self.facts is None:
+            if getattr(self, name) and self.facts is None:
                 raise ValueError(f"{name} has an effect only with facts, the path of a CSV file")
-            if len(set(chosen)) < len(chosen):
-                raise ValueError(f"{name}: {shortened(max(chosen, key=chosen.count))} is listed twice")
         if self.table == "structured" and self.table_seed:
             raise ValueError("table_seed has an effect only with table: random")
         return self

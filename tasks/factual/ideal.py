@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tasks.factual.ideal_values import RIDGE, answers_of_tokens, hidden_pairs
 from toytf.errors import UserError, nearest
-from toytf.memory import Association, pseudo_inverse
+from toytf.memory import Association, exact, pseudo_inverse
 from toytf.memory.constructions import ridge_regression
 from toytf.models.transformer import Attention, ToyTransformer
 
@@ -155,7 +155,7 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
     """Refuse a model that the construction is not for, or a strength that it does not have."""
     config = model.config
     feed_forward = config.feed_forward if model.feed_forward(0) is not None else None
-    given: dict[str, tuple[object, object]] = {
+    needed: dict[str, tuple[object, object]] = {
         "n_layers": (config.n_layers, 1),
         "position": (config.position, "none"),
         "norm": (config.norm, "none"),
@@ -163,14 +163,16 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
         "attention.residual": (config.attention.residual, False),
     }
     if feed_forward is not None:
-        given["feed_forward.kind"] = (feed_forward.kind, "relu")
-        given["feed_forward.reads"] = (feed_forward.reads, "attention")
-    for name, (value, needed) in given.items():
-        if value != needed:
-            raise UserError(
-                f"model.init = ideal: the construction for task {task.config.kind} needs model.{name} = "
-                f"{_in_yaml(needed)}, got {_in_yaml(value)}"
-            )
+        needed["feed_forward.kind"] = (feed_forward.kind, "relu")
+        needed["feed_forward.reads"] = (feed_forward.reads, "attention")
+    missing = first_obstacle(
+        {
+            f"model.{name} = {_in_yaml(good)}, got {_in_yaml(value)}": value != good
+            for name, (value, good) in needed.items()
+        }
+    )
+    if missing:
+        raise UserError(f"model.init = ideal: the construction for task {task.config.kind} needs {missing}")
     if feed_forward is not None and feed_forward.law == "zeros" and task.config.construction.pairs == "least_squares":
         raise UserError(
             "model.init = ideal: least squares keeps the hidden units as drawn, and model.feed_forward.law = zeros "
@@ -182,10 +184,10 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
             raise UserError(f'model.beta: the construction has no part called "{name}": {nearest(name, strengths)}')
 
 
+def first_obstacle(obstacles: Mapping[str, bool]) -> str | None:
+    """The first of these that is there, such as `n_layers = 2`; None if the way is free."""
+    return next((what for what, there in obstacles.items() if there), None)
+
+
 def _in_yaml(value: object) -> str:
     return str(value).lower()
-
-
-def exact(X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """X in float64, on the CPU since not every device has it."""
-    return X.detach().cpu().double()

@@ -12,6 +12,7 @@ from toytf.memory import Association
 from toytf.memory.constructions import ridge_regression
 from toytf.memory.mlp import mlp_pairs
 from toytf.randomness import generator
+from toytf.updates import updates
 
 LEARNING_RATE = 0.05
 RIDGE = 1e-3
@@ -38,14 +39,16 @@ def answers_of_tokens(
         known[S:] = torch.from_numpy(table.sets)
         return known @ _unit_score(u)
     g = u.new_zeros(S + R, u.shape[1], requires_grad=True)
-    adam = torch.optim.Adam([g], lr=LEARNING_RATE)
-    with torch.enable_grad():
-        for _ in range(steps):
-            scores = g @ u.T
-            of_pairs = (scores[:S, None] + scores[S:]).flatten(0, 1)
-            loss = torch.nn.functional.cross_entropy(of_pairs, answers.flatten(), ignore_index=UNKNOWN)
-            (g.grad,) = torch.autograd.grad(loss, g)
-            adam.step()
+
+    def backward(step: int) -> Tensor:
+        scores = g @ u.T
+        of_pairs = (scores[:S, None] + scores[S:]).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(of_pairs, answers.flatten(), ignore_index=UNKNOWN)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    for _ in updates(torch.optim.Adam([g], lr=LEARNING_RATE), backward, steps):
+        pass
     return g.detach()
 
 

@@ -1,6 +1,6 @@
 """What the feed-forward part should store (Nichani, Lee, Bietti 2024): pairs of a subject and a relation.
 
-FF1 = {κ_sr → a*(s, r)},   κ_sr = what attention gives for subject s and relation r, in the mean over noise
+FF1 = {κ_sr → a*(s, r)},   κ_sr = what attention gives for subject s and relation r, on average over noise
 """
 
 from typing import TYPE_CHECKING
@@ -41,14 +41,14 @@ def factual_memories(task: "FactualTask", model: ToyTransformer) -> dict[str, Me
 
 @shared
 def facts_among_noise(task: "FactualTask", draws: int) -> Batch:
-    """Every fact in so many sequences, fact by fact; the same noise whenever it is asked for."""
+    """Every fact in `draws` sequences, fact by fact; the same noise whenever it is asked for."""
     return task.every_fact(draws, generator(0, "noise of every fact", device=task.device))
 
 
 @shared
 @torch.no_grad()
 def _attended(task: "FactualTask", model: ToyTransformer) -> Float[Tensor, "fact d"]:
-    """The stream after attention for every fact, in the mean over noise."""
+    """The stream after attention for every fact, on average over noise."""
     name, total = "blocks.0.hook_resid_mid", torch.zeros((), device=task.device)
     by_draw = rearrange(facts_among_noise(task, DRAWS).tokens, "(fact draw) t -> draw fact t", draw=DRAWS)
     for tokens in by_draw:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from tasks.factual.config import Fact
+from tasks.factual.config import Fact, one_answer_each
 from toytf.errors import UserError, nearest, reason, shortened
 
 COLUMNS = ("subject", "relation", "attribute")
@@ -91,11 +91,11 @@ class FactTable:
         return _normalised(self._joint(0, subject_law, relation_law))
 
     def entropy(self, subject_law: Law | None = None, relation_law: Law | None = None) -> float:
-        """H(a) = −Σ_a p(a) ln p(a): the loss of who knows only how often each answer comes."""
+        """H(a) = −Σ_a p(a) ln p(a): the loss of a model that knows only how often each answer comes."""
         return _entropy(self.answer_law(subject_law, relation_law))
 
     def conditional_entropy(self, subject_law: Law | None = None, relation_law: Law | None = None) -> float:
-        """H(a|r) = H(a, r) − H(r): the loss of who knows the relation but not the subject."""
+        """H(a|r) = H(a, r) − H(r): the loss of a model that knows the relation but not the subject."""
         joint = self._joint(1, subject_law, relation_law)
         return _entropy(joint) - _entropy(joint.sum(1))
 
@@ -171,18 +171,15 @@ def read_facts(path: Path) -> tuple[Fact, ...]:
             raise UserError(f'{path}: column "{shortened(name)}" is not known: {nearest(name, COLUMNS)}')
     if not rows:
         raise UserError(f"{path}: there is no fact below the first line")
-    seen: dict[tuple[str, str], tuple[str, int]] = {}
     for number, row in rows:
         if len(row) != len(header) or not all(row):
             raise UserError(f"{path}, line {number}: expected {len(header)} names, got {shortened(str(row))}")
-        subject, relation, attribute = (row[header.index(name)] for name in COLUMNS)
-        before, line = seen.setdefault((subject, relation), (attribute, number))
-        if before != attribute:
-            raise UserError(
-                f'{path}: "{shortened(f"{subject}, {relation}")}" has two answers, "{shortened(before)}" in line '
-                f'{line} and "{shortened(attribute)}" in line {number}: a fact has one'
-            )
-    return tuple((subject, relation, attribute) for (subject, relation), (attribute, _) in seen.items())
+    s, r, a = (header.index(name) for name in COLUMNS)
+    try:
+        facts = one_answer_each(tuple((row[s], row[r], row[a]) for _, row in rows), lines=[line for line, _ in rows])
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    return tuple(dict.fromkeys(facts))
 
 
 def table_of(facts: Sequence[Fact]) -> FactTable:

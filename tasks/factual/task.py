@@ -18,7 +18,7 @@ A model that knows relations but no subjects answers p(a|r) at best, with loss H
 With `last: relation` there is no end token, and the relation stands at the last position.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -31,8 +31,9 @@ from tasks.factual.config import FactualConfig
 from tasks.factual.ideal import write_ideal
 from tasks.factual.memories import factual_memories
 from tasks.factual.table import FactTable, Law, random_table, structured_table, table_of
+from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
-from toytf.task import Answers, Batch, Memory, Reference, Task
+from toytf.task import FLOOR, Answers, Batch, Memory, Task
 
 END = "⟨eos⟩"
 
@@ -79,7 +80,7 @@ class FactualTask(Task):
         return self.ask(self._fact.draw(torch.zeros(n, dtype=torch.long, device=self.device), uniform), generator)
 
     def every_fact(self, draws: int, generator: torch.Generator) -> Batch:
-        """Every fact in so many sequences, fact by fact."""
+        """Every fact in `draws` sequences, fact by fact."""
         return self.ask(torch.arange(len(self.pairs), device=self.device).repeat_interleave(draws), generator)
 
     def ask(self, facts: Int[Tensor, "n"], generator: torch.Generator) -> Batch:
@@ -115,7 +116,7 @@ class FactualTask(Task):
         target = torch.nn.functional.one_hot(batch.targets, self.sets.shape[1]).bool()
         return Answers(target, in_set)
 
-    def references(self) -> Mapping[str, Reference]:
+    def references(self) -> Mapping[tuple[str, str], Reference]:
         """A model that knows every fact, and a uniform guess."""
         n = self.table.n_answers
         in_set = self.table.sets.sum(1)[self.table.pairs[:, 1]]
@@ -126,25 +127,31 @@ class FactualTask(Task):
         }
         found = {}
         for role, (accuracy, loss) in chance.items():
-            found[f"eval/{role}_accuracy"] = Reference(1.0, accuracy)
-            found[f"eval/{role}_loss"] = Reference(0.0, loss)
+            found[role, "accuracy"] = Reference(1.0, accuracy)
+            found[role, "loss"] = Reference(0.0, loss)
         return found
 
     def _mean(self, values: np.ndarray) -> float:
         """Over facts, by how often they are asked."""
         return float(self._pair_law @ values)
 
-    def floors(self) -> Mapping[str, float]:
+    def floors(self) -> Sequence[Measurement]:
         """The best guess that ignores the sequence, or looks at the relation only: accuracy, and loss H(a), H(a|r)."""
         table, laws = self.table, (self.subject_law, self.relation_law)
         given_relation, marginal = table.answers_given_relation(*laws), table.answer_law(*laws)
         p_relation = table.pair_law(*laws).sum(0)
-        return {
-            "fact_accuracy/marginal": float(marginal.max()),
-            "fact_accuracy/relation_only": float(p_relation @ given_relation.max(1)),
-            "fact_loss/marginal": table.entropy(*laws),
-            "fact_loss/relation_only": table.conditional_entropy(*laws),
+        reached = {
+            "accuracy": {
+                "marginal": float(marginal.max()),
+                "relation_only": float(p_relation @ given_relation.max(1)),
+            },
+            "loss": {"marginal": table.entropy(*laws), "relation_only": table.conditional_entropy(*laws)},
         }
+        return [
+            FLOOR.measurement(value, role="fact", quantity=quantity, heuristic=heuristic)
+            for quantity, by_heuristic in reached.items()
+            for heuristic, value in by_heuristic.items()
+        ]
 
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
         """FF1: the pairs that a feed-forward part should store, by what attention makes of them."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
+from toytf.measurement import as_row
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.models.tables import fast_forward
@@ -171,7 +172,7 @@ def test_chance_is_what_equal_logits_reach(pools: str) -> None:
     batch = drawn(task, 512)
     logits = torch.zeros(512, 1, task.table.n_answers)
     for role in task.config.roles:
-        reference = task.references()[f"eval/{role}_loss"]
+        reference = task.references()[role, "loss"]
         assert float(token_loss(logits, batch, task.answers(role, batch)).mean()) == pytest.approx(reference.chance)
         assert reference.ideal == 0
     expected = (
@@ -179,28 +180,28 @@ def test_chance_is_what_equal_logits_reach(pools: str) -> None:
         if pools == "shared"
         else {"fact": 1 / 12, "relation": 1 / 3, "within_set": 1 / 4}
     )
-    chances = {role: task.references()[f"eval/{role}_accuracy"].chance for role in task.config.roles}
+    chances = {role: task.references()[role, "accuracy"].chance for role in task.config.roles}
     assert chances == pytest.approx(expected)
 
 
 def test_floors_are_what_the_best_guesses_get_on_sequences() -> None:
     """Of who answers with the likeliest answer, or the law, of the relation: 4096 sequences, three standard errors."""
     task = small(n_answers=3, subject_exponent=1.0)
-    batch, floors = drawn(task, 4096), task.floors()
+    batch, floors = drawn(task, 4096), as_row(task.floors())
     law = torch.tensor(task.table.answers_given_relation(task.subject_law, task.relation_law))
     logits = law[batch.latents["relation"]].clamp(min=1e-30).log()[:, None]
-    assert float(token_loss(logits, batch).mean()) == pytest.approx(floors["fact_loss/relation_only"], abs=0.03)
+    assert float(token_loss(logits, batch).mean()) == pytest.approx(floors["floor/fact_loss/relation_only"], abs=0.03)
     assert float(token_accuracy(logits, batch).mean()) == pytest.approx(
-        floors["fact_accuracy/relation_only"], abs=0.025
+        floors["floor/fact_accuracy/relation_only"], abs=0.025
     )
     marginal = torch.tensor(task.table.answer_law(task.subject_law, task.relation_law)).log().expand(4096, 1, -1)
-    assert float(token_loss(marginal, batch).mean()) == pytest.approx(floors["fact_loss/marginal"], abs=0.03)
+    assert float(token_loss(marginal, batch).mean()) == pytest.approx(floors["floor/fact_loss/marginal"], abs=0.03)
 
 
 def test_a_model_is_measured_in_all_three_roles_by_both_forwards() -> None:
     task = small()
     model, batch = small_model(task), drawn(task)
-    metrics = role_metrics(model, batch, task=task)
+    metrics = as_row(role_metrics(model, batch, task=task))
     assert metrics["eval/fact_loss"] == pytest.approx(
         metrics["eval/relation_loss"] + metrics["eval/within_set_loss"], abs=1e-5
     )
