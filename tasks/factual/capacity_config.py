@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from toytf.experiments.config import SeededConfig
+from toytf.config import Unique
+from toytf.experiments.seeded import SeededConfig
 from toytf.footprint import DOUBLE, FLOAT, INT, Keys, Need
 
 Mix: TypeAlias = tuple[PositiveFloat, NonNegativeFloat]
@@ -32,7 +33,7 @@ class FactTrainingsConfig(SeededConfig):
 
     goal: Annotated[float, Field(gt=0, le=1)] = 0.99
     """A training ends, and its table is stored, at this accuracy: measured on fresh sequences and then on others."""
-    learning_rates: tuple[PositiveFloat, ...] = Field(default=(1e-2, 3e-3, 1e-3), min_length=1)
+    learning_rates: Annotated[tuple[PositiveFloat, ...], Unique] = Field(default=(1e-2, 3e-3, 1e-3), min_length=1)
     """Of AdamW; tried in this order, each from the same start, until one reaches the goal."""
     steps: PositiveInt = 2**14
     """Steps after which a training has failed. Nothing else ends it early, unless its loss is no longer finite."""
@@ -44,11 +45,6 @@ class FactTrainingsConfig(SeededConfig):
     """Fresh sequences of each look."""
     seq_len: Annotated[int, Field(ge=3)] = 32
     """Tokens per sequence, T: a subject, a relation, noise and the end token."""
-
-    @model_validator(mode="after")
-    def _rates_differ(self) -> "FactTrainingsConfig":
-        _no_repeats("learning_rates", self.learning_rates)
-        return self
 
     def _training_needs(
         self, S: float | int, R: float | int, D: float | int, parameters: float | int, sizes: Keys
@@ -68,13 +64,12 @@ class FactTrainingsConfig(SeededConfig):
 class FactCapacityConfig(FactTrainingsConfig):
     """How many facts models of each size learn, beside the line 0.15 facts per parameter."""
 
-    implementation: ClassVar[str] = "tasks.factual.capacity:run_fact_capacity"
-    figures: ClassVar[str] = "tasks.factual.capacity_figures:fact_capacity_figures"
+    implementation: ClassVar[str] = "tasks.factual.capacity:FactCapacity"
 
     experiment: Literal["fact_capacity"]
-    dimensions: tuple[PositiveInt, ...] = Field(min_length=1)
+    dimensions: Annotated[tuple[PositiveInt, ...], Unique] = Field(min_length=1)
     """The dimensions d of the model."""
-    mixes: tuple[Mix, ...] = Field(default=((1.0, 2.0),), min_length=1)
+    mixes: Annotated[tuple[Mix, ...], Unique] = Field(default=((1.0, 2.0),), min_length=1)
     """Pairs [α, β], each tried at every d: heads of dimension ⌊α d / n_heads⌋ and ⌊β d⌋ hidden units; β = 0: none."""
     n_heads: PositiveInt = 8
     table: Literal["equal", "square", "distinct"] = "equal"
@@ -86,8 +81,6 @@ class FactCapacityConfig(FactTrainingsConfig):
 
     @model_validator(mode="after")
     def _models_exist(self) -> "FactCapacityConfig":
-        _no_repeats("dimensions", self.dimensions)
-        _no_repeats("mixes", self.mixes)
         if self.table == "distinct" and self.n_answers is not None:
             raise ValueError(f"n_answers = {self.n_answers} has no effect with table: distinct: it is S there")
         D = self.n_answers or N_ANSWERS
@@ -121,8 +114,7 @@ class FactCapacityConfig(FactTrainingsConfig):
 class FactGridConfig(FactTrainingsConfig):
     """The accuracy that models reach on one table of facts, by heads and hidden units."""
 
-    implementation: ClassVar[str] = "tasks.factual.capacity:run_fact_grid"
-    figures: ClassVar[str] = "tasks.factual.capacity_figures:fact_grid_figures"
+    implementation: ClassVar[str] = "tasks.factual.grid:FactGrid"
 
     experiment: Literal["fact_grid"]
     n_subjects: AtLeastTwo = 16
@@ -133,18 +125,12 @@ class FactGridConfig(FactTrainingsConfig):
     """D: answers of each relation."""
     d_model: PositiveInt = 16
     d_head: PositiveInt = 4
-    heads: tuple[PositiveInt, ...] = Field(min_length=1)
+    heads: Annotated[tuple[PositiveInt, ...], Unique] = Field(min_length=1)
     """Numbers of heads, H."""
-    widths: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    widths: Annotated[tuple[NonNegativeInt, ...], Unique] = Field(min_length=1)
     """Numbers of hidden units, m; 0: no feed-forward part."""
-    learning_rates: tuple[PositiveFloat, ...] = Field(default=(1e-2,), min_length=1)
+    learning_rates: Annotated[tuple[PositiveFloat, ...], Unique] = Field(default=(1e-2,), min_length=1)
     """Of AdamW; tried in this order, each from the same start, until one reaches the goal; the best accuracy counts."""
-
-    @model_validator(mode="after")
-    def _sizes_differ(self) -> "FactGridConfig":
-        _no_repeats("heads", self.heads)
-        _no_repeats("widths", self.widths)
-        return self
 
     def needs(self) -> list[Need]:
         """The largest model."""
@@ -153,9 +139,3 @@ class FactGridConfig(FactTrainingsConfig):
         sizes = {"d_model": self.d_model, "d_head": self.d_head, "heads": heads, "widths": width}
         sizes |= {name: getattr(self, name) for name in ("n_subjects", "n_relations", "n_answers")}
         return self._training_needs(self.n_subjects, self.n_relations, self.n_answers, parameters, sizes)
-
-
-def _no_repeats(field: str, values: tuple[object, ...]) -> None:
-    if len(set(values)) < len(values):
-        twice = max(values, key=values.count)
-        raise ValueError(f"{field}: {list(twice) if isinstance(twice, tuple) else twice} is listed twice")

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import toytf
-from tasks.factual.capacity import Case, Sizes, TableSize, Trial, cases, search, table_of, trained_accuracies
+from tasks.factual.capacity import Case, FactCapacity
 from tasks.factual.capacity_config import FactCapacityConfig, FactGridConfig
-from tasks.factual.capacity_figures import boundary_places, paper_boundary
+from tasks.factual.grid import boundary_places, paper_boundary
+from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
 from toytf import theory
 from toytf.compose import read_config
 from toytf.errors import Interrupted
+from toytf.memory.search import Bracket
 from toytf.models.config import ModelConfig
+from toytf.stopping import ask_to_stop, stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -58,12 +61,16 @@ EASY = Trial(Sizes(8, 2, 4, 16), TableSize(2, 3, 2), 0)
 """Six facts for 512 parameters: a twelfth of the line."""
 
 
-def never() -> bool:
-    return False
-
-
 def capacity_config(**changes: Any) -> FactCapacityConfig:
     return FactCapacityConfig.model_validate({**TINY, **changes})
+
+
+def capacity_study(**changes: Any) -> FactCapacity:
+    return FactCapacity(capacity_config(**changes))
+
+
+def named(case: Case) -> str:
+    return f"d{case.d}_a{case.alpha:g}_b{case.beta:g}"
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +102,20 @@ def test_the_model_is_the_one_of_the_configs() -> None:
 
 
 def test_a_mix_says_what_a_model_has_of_attention_and_hidden_units() -> None:
-    case = Case(32, 1.0, 2.0, 8)
-    assert (case.name, case.sizes) == ("d32_a1_b2", Sizes(32, 8, 4, 64))
-    assert case.sizes.n_parameters == 4 * 32 * 32 + 2 * 64 * 32
-    assert Case(45, 0.25, 0.5, 8).sizes == Sizes(45, 8, 1, 22)  # rounded down
-    assert Case(16, 2.0, 0.0, 8).name == "d16_a2_b0"
-    assert Case(16, 2.0, 0.0, 8).sizes.n_parameters == Case(16, 1.0, 2.0, 8).sizes.n_parameters
+    study = capacity_study(n_heads=8, dimensions=[32])
+    sizes = study.sizes(Case(32, 1.0, 2.0))
+    assert sizes == Sizes(32, 8, 4, 64)
+    assert sizes.n_parameters == 4 * 32 * 32 + 2 * 64 * 32
+    assert study.sizes(Case(45, 0.25, 0.5)) == Sizes(45, 8, 1, 22)  # rounded down
+    assert study.sizes(Case(16, 2.0, 0.0)).n_parameters == study.sizes(Case(16, 1.0, 2.0)).n_parameters
+    assert study.label(Case(32, 1.0, 2.0)) == "fact_capacity/d32_a1_b2"
+    assert study.label(Case(16, 2.0, 0.0)) == "fact_capacity/d16_a2_b0"
 
 
 def test_tables_grow_by_their_rule() -> None:
-    assert table_of(capacity_config(n_answers=None), 12) == TableSize(12, 12, 8)
-    assert table_of(capacity_config(n_answers=None, table="square"), 12) == TableSize(12, 3, 8)
-    assert table_of(capacity_config(n_answers=None, table="distinct"), 12) == TableSize(12, 12, 12)
+    assert capacity_study(n_answers=None).table_size(12) == TableSize(12, 12, 8)
+    assert capacity_study(n_answers=None, table="square").table_size(12) == TableSize(12, 3, 8)
+    assert capacity_study(n_answers=None, table="distinct").table_size(12) == TableSize(12, 12, 12)
     assert TableSize(12, 3, 8).n_facts == 36
 
 
@@ -114,75 +123,81 @@ def test_tables_grow_by_their_rule() -> None:
 
 
 def test_a_training_ends_at_the_goal_and_is_the_same_again() -> None:
-    found = trained_accuracies(capacity_config(steps=200), EASY, never)
+    found = trained_accuracies(capacity_config(steps=200), EASY)
     assert len(found) == 1
     assert found[0] >= 0.8
-    assert trained_accuracies(capacity_config(steps=4000), EASY, never) == found  # the goal came before the limit
+    assert trained_accuracies(capacity_config(steps=4000), EASY) == found  # the goal came before the limit
 
 
 def test_learning_rates_are_tried_in_order_until_one_reaches_the_goal() -> None:
-    slow_first = trained_accuracies(capacity_config(learning_rates=[1e-9, 5e-2, 1e-8], steps=200), EASY, never)
+    slow_first = trained_accuracies(capacity_config(learning_rates=[1e-9, 5e-2, 1e-8], steps=200), EASY)
     assert len(slow_first) == 2
     assert slow_first[0] < 0.8 <= slow_first[1]
-    all_slow = trained_accuracies(capacity_config(learning_rates=[1e-9, 1e-8], steps=20), EASY, never)
+    all_slow = trained_accuracies(capacity_config(learning_rates=[1e-9, 1e-8], steps=20), EASY)
     assert len(all_slow) == 2
     assert max(all_slow) < 0.8
 
 
 def test_a_training_without_finite_values_ends_and_has_not_learned() -> None:
-    found = trained_accuracies(capacity_config(learning_rates=[1e30], steps=10**9), EASY, never)
+    found = trained_accuracies(capacity_config(learning_rates=[1e30], steps=10**9), EASY)
     assert found[0] < 0.8
 
 
 def test_a_training_can_be_stopped_between_two_looks() -> None:
-    with pytest.raises(Interrupted):
-        trained_accuracies(capacity_config(steps=10**9, goal=1.0, learning_rates=[1e-9]), EASY, lambda: True)
+    with stop_on_interrupt(), pytest.raises(Interrupted):
+        ask_to_stop()
+        trained_accuracies(capacity_config(steps=10**9, goal=1.0, learning_rates=[1e-9]), EASY)
 
 
 # --- the search
 
 
 def test_a_search_ends_between_a_table_that_was_learned_and_one_that_was_not() -> None:
-    config, case = capacity_config(), Case(8, 1.0, 2.0, 2)
-    bracket, n_trainings = search(config, case, 0, never)
+    study, case = capacity_study(), Case(8, 1.0, 2.0)
+    bracket, n_trainings = study.search(case, 0)
     assert bracket.infeasible is not None
     assert 2 <= bracket.feasible < bracket.infeasible
     for S, learned in ((bracket.feasible, True), (bracket.infeasible, False)):
-        accuracy = max(trained_accuracies(config, Trial(case.sizes, table_of(config, S), 0), never))
-        assert (accuracy >= config.goal) is learned
+        accuracy = max(trained_accuracies(study.config, Trial(study.sizes(case), study.table_size(S), 0)))
+        assert (accuracy >= study.config.goal) is learned
     assert n_trainings >= 2
 
 
 def test_beside_every_capacity_stand_its_bracket_and_what_a_parameter_holds(tiny: toytf.Run) -> None:
+    study, seen = FactCapacity(tiny.config), 0
     for row in map(json.loads, tiny.metrics_file.read_text().splitlines()):
-        for case in cases(tiny.config):
-            name = f"capacity/{case.name}"
+        for case in study.cases():
+            name = f"capacity/{named(case)}"
             if name not in row:
                 continue
+            seen += 1
             low, high = row[f"{name}/feasible"], row[f"{name}/not_found"]
             assert low < high
             assert row[name] == (low + high) / 2
-            assert row[f"facts_per_parameter/{case.name}"] == row[name] / case.sizes.n_parameters
+            n_parameters = study.sizes(case).n_parameters
+            assert row[f"facts_per_parameter/{named(case)}"] == row[name] / n_parameters
             bits = theory.bits_to_store(round(row[name]), 2, error=1 - 0.8)
-            assert row[f"bits_per_parameter/{case.name}"] == bits / case.sizes.n_parameters
-            assert row[f"trainings/{case.name}"] >= 2  # one learning rate, at least two tables
+            assert row[f"bits_per_parameter/{named(case)}"] == bits / n_parameters
+            assert row[f"trainings/{named(case)}"] >= 2  # one learning rate, at least two tables
+    assert seen == 12
 
 
 def test_the_power_and_the_gain_are_those_of_the_capacities(tiny: toytf.Run) -> None:
     import numpy as np
 
-    summary, found = tiny.summary, cases(tiny.config)
+    summary, study = tiny.summary, FactCapacity(tiny.config)
     assert {f"parameter_exponent/{label}" for label in ("all", "feed_forward", "a1_b2", "a2_b0")} <= set(summary)
     assert summary["parameter_exponent/feed_forward"] == summary["parameter_exponent/a1_b2"]  # the only such mix
     assert summary["theory/parameter_exponent/all"] == 1
     assert summary["parameter_exponent/all/error"] > 0
-    sizes = {case.name: case.sizes.n_parameters for case in found}
-    for _, row in toytf.summary.by_seed(tiny.history).iterrows():
+    sizes = {named(case): study.sizes(case).n_parameters for case in study.cases()}
+    for _, row in tiny.seeds.iterrows():
         facts = [row[f"capacity/{name}"] for name in sizes]
         slope = np.polyfit(np.log([*sizes.values()]), np.log(facts), 1)[0]
         assert row["parameter_exponent/all"] == pytest.approx(slope)
-        gain = row["facts_per_parameter/d8_a1_b2"] / row["facts_per_parameter/d8_a2_b0"]
-        assert row["feed_forward_gain/d8"] == pytest.approx(gain)
+        gains = [row[f"facts_per_parameter/d{d}_a1_b2"] / row[f"facts_per_parameter/d{d}_a2_b0"] for d in (4, 6, 8)]
+        assert [row[f"feed_forward_gain/d{d}"] for d in (4, 6, 8)] == pytest.approx(gains)
+        assert row["feed_forward_gain/all"] == pytest.approx(np.prod(gains) ** (1 / 3))  # their geometric mean
 
 
 def test_the_line_of_the_paper_stands_beside_the_tables_it_is_for(tmp_path: Path) -> None:
@@ -203,20 +218,25 @@ def test_if_even_the_smallest_table_fails_there_is_no_capacity(hopeless: toytf.R
     assert not {"capacity/d4_a1_b2", "capacity/d8_a1_b2"} & set(hopeless.history)
 
 
-def test_a_case_that_fails_in_one_seed_is_marked(tmp_path: Path) -> None:
-    """The rows say so by leaving the capacity out; the fits are finished from the rows that are there."""
-    out = tmp_path / "run"
-    out.mkdir()
-    config = {**TINY, "dimensions": [4], "mixes": [[1, 2]]}
-    (out / "config.yaml").write_text(toytf.config.dump(toytf.plugins.load_config(config)))
-    rows: list[dict[str, float]] = [
-        {"seed": 0, "step": 0, "trainings/d4_a1_b2": 3, "capacity/d4_a1_b2": 6.5},
-        {"seed": 1, "step": 0, "trainings/d4_a1_b2": 4},
-    ]
-    (out / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run = toytf.run(config, out=out, resume=True)
+def test_a_case_that_fails_in_one_seed_is_marked_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the mean over seeds says how often it fails; what has a capacity in every seed is not marked."""
+
+    def search(study: FactCapacity, case: Case, seed: int) -> tuple[Bracket, int]:
+        return Bracket(1, 2, 1.5) if (case.d, seed) == (4, 1) else Bracket(2, 3, 2.5), 4
+
+    monkeypatch.setattr(FactCapacity, "search", search)
+    run = toytf.run({**TINY, "dimensions": [4, 8]}, out=tmp_path / "run")
     assert run.summary["failed/d4_a1_b2"] == 0.5
+    assert run.seeds["failed/d4_a1_b2"].to_dict() == {0: 0, 1: 1}
+    assert "failed/d8_a1_b2" not in run.history
     assert "capacity/d4_a1_b2" not in run.summary
+    assert run.summary["capacity/d8_a1_b2"] == (4 + 9) / 2
+    assert run.history["feed_forward_gain/d4"].notna().sum() == 1  # of seed 0 only, so the summary has none
+    assert {name for name in run.summary if name.startswith("feed_forward_gain")} == {
+        f"feed_forward_gain/{part}" for part in ("d8", "d8/std", "all", "all/std")
+    }
+    figure = (run.directory / "figures" / "facts_by_parameters.json").read_text()
+    assert "no capacity found in every seed: d4_a1_b2, d4_a2_b0" in figure
 
 
 # --- the grid
@@ -327,9 +347,9 @@ def test_every_field_changes_what_is_found(field: str, searched: toytf.Run, tmp_
 
 
 def test_a_finer_resolution_asks_more(tiny: toytf.Run) -> None:
-    case = Case(8, 1.0, 2.0, 2)
-    fine, n_fine = search(capacity_config(resolution=0.01), case, 0, never)
-    coarse, n_coarse = search(capacity_config(resolution=0.9), case, 0, never)
+    case = Case(8, 1.0, 2.0)
+    fine, n_fine = capacity_study(resolution=0.01).search(case, 0)
+    coarse, n_coarse = capacity_study(resolution=0.9).search(case, 0)
     assert n_fine >= n_coarse
     assert fine.infeasible == fine.feasible + 1
     assert coarse.feasible <= fine.infeasible
