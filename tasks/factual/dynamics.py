@@ -6,14 +6,23 @@ answers with any answer of the relation: a plateau at the loss H(a|r), on which 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 
 from tasks.factual.dynamics_config import FactDynamicsConfig
-from tasks.factual.dynamics_measures import Laws, evaluate, floors, stages
+from tasks.factual.dynamics_measures import (
+    STAGE,
+    Curve,
+    Evaluation,
+    Laws,
+    attention_weights,
+    evaluate,
+    floors,
+    stages,
+)
 from tasks.factual.dynamics_model import (
     Facts,
     Weights,
@@ -25,20 +34,15 @@ from tasks.factual.dynamics_model import (
     with_noise,
 )
 from tasks.factual.table import FactTable, random_table, structured_table
-from toytf.errors import Interrupted, RunFailed
-from toytf.experiments.jobs import Rows, run_jobs
-from toytf.experiments.process import cpu_threads
+from toytf.errors import RunFailed
+from toytf.experiments.study import Study
+from toytf.measurement import Measurement, Quantity, flat, reference_name
 from toytf.randomness import generator
 from toytf.runs import Run
+from toytf.stopping import check_stop
 
 EVALUATED = 2048
 """Sequences of an evaluation of sgd: every fact equally often, at least once, each time with other noise."""
-
-
-def run_fact_dynamics(config: FactDynamicsConfig, run: Run) -> None:
-    """Train from every initial scale and every seed."""
-    jobs = {f"weights/relation{config.suffix(alpha)}": partial(_measure, config, alpha) for alpha in config.alphas}
-    run_jobs(config, run, jobs)
 
 
 def fact_table(config: FactDynamicsConfig, seed: int) -> FactTable:
@@ -77,60 +81,73 @@ def trajectory(
     yield 0, weights, evaluated
     for start in range(0, config.steps, config.evaluate_every):
         end = min(start + config.evaluate_every, config.steps)
-        with cpu_threads(config.threads):
-            for step in range(start, end):
-                weights = weights.stepped(config.lr, negative_gradients(weights, batch(step)))
+        for step in range(start, end):
+            weights = weights.stepped(config.lr, negative_gradients(weights, batch(step)))
         yield end, weights, held_out(end)
 
 
-def _measure(config: FactDynamicsConfig, alpha: float, seeds: Sequence[int], stopping: Callable[[], bool]) -> Rows:
-    for seed in seeds:
-        table = fact_table(config, seed)
-        curve: list[dict[str, float]] = []
+@dataclass(frozen=True)
+class Scale:
+    """The initial weights α."""
+
+    alpha: float
+
+
+class FactDynamics(Study[Scale]):
+    """Train from every initial scale, and date the stages."""
+
+    config: FactDynamicsConfig
+
+    def __init__(self, config: FactDynamicsConfig) -> None:
+        super().__init__(config)
+        self.last_step = config.steps
+
+    @property
+    def plain(self) -> dict[str, float]:
+        """The smallest scale, which is nearest to the theory."""
+        return {"alpha": min(self.config.alphas)}
+
+    def cases(self) -> Sequence[Scale]:
+        """Every scale."""
+        return [Scale(alpha) for alpha in self.config.alphas]
+
+    def measure(self, case: Scale, seed: int) -> list[Measurement]:
+        """What there is at the last step."""
+        *_, (_, found) = self.steps(case, seed)
+        return found
+
+    def steps(self, case: Scale, seed: int) -> Iterator[tuple[int, list[Measurement]]]:
+        """Every evaluation, and with the last what the whole curve says."""
+        config, alpha, table = self.config, case.alpha, fact_table(self.config, seed)
+        evaluations: dict[int, Evaluation] = {}
         laws, start = None, None
         for step, weights, facts in trajectory(config, alpha, seed, table):
-            if stopping():
-                raise Interrupted("stopped")
+            check_stop()
             laws, start = laws or Laws.of(table, facts), start or weights
-            with cpu_threads(config.threads):
-                row = _evaluated(config, weights, facts, laws)
-            if not all(map(math.isfinite, row.values())):
+            # A flow has no accuracy: it breaks the ties of the plateau rightly from the first step on.
+            log_p = predict(weights, facts.counts)
+            seen = evaluate(log_p, facts.answers, laws, accuracy=config.method == "sgd")
+            if not seen.is_finite:
                 raise RunFailed(f"the loss is not finite at step {step}: lr = {config.lr:g} is too large")
-            curve.append({"step": step, **row})
+            evaluations[step] = seen
+            found = [*seen.measurements(config)]
             if step == config.steps:
-                columns = {name: np.array([each[name] for each in curve], dtype=float) for name in curve[0]}
-                row |= stages(config, alpha, table, columns) | _weights(config, start, weights) | _references(config)
+                found += stages(config, alpha, table, Curve.of(evaluations))
+                found += attention_weights(config, start, weights)
                 if alpha == min(config.alphas):
-                    row |= floors(table)  # the same for all
-            yield seed, {"step": step, **{f"{name}{config.suffix(alpha)}": value for name, value in row.items()}}
+                    found += floors(table)  # the same for all
+            yield step, found
 
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Losses with their levels and stages, distances, where the probability lies, and stages against α."""
+        from tasks.factual.dynamics_figures import STAGES, by_scale, distances, losses, probabilities
 
-def _evaluated(config: FactDynamicsConfig, weights: Weights, facts: Facts, laws: Laws) -> dict[str, float]:
-    """One evaluation; no accuracy of a flow, which breaks the ties of the plateau rightly from the first step on."""
-    log_p = predict(weights, facts.counts)
-    row = evaluate(log_p, facts.answers, laws)
-    if config.method == "sgd":
-        row["eval/fact_accuracy"] = float((log_p.argmax(1) == facts.answers).float().mean())
-    return row
-
-
-def _weights(config: FactDynamicsConfig, start: Weights, end: Weights) -> dict[str, float]:
-    """Mean w of each kind of token in the end, and how far the steps have moved what a flow conserves."""
-    S, R = config.n_subjects, config.n_relations
-    kinds = {"subject": end.w[:S], "relation": end.w[S : S + R], "noise": end.w[S + R : -1], "end": end.w[-1:]}
-    row = {f"weights/{kind}": float(w.mean()) for kind, w in kinds.items() if len(w)}
-    drift = float((end.invariant - start.invariant).abs().max())
-    return row | {"conserved/drift": drift, "ideal/conserved/drift": 0.0}
-
-
-def _references(config: FactDynamicsConfig) -> dict[str, float]:
-    """What losses and probabilities are for the best model, and for a uniform guess."""
-    R, D = config.n_relations, config.n_answers
-    row = {f"ideal/eval/{part}_loss": 0.0 for part in ("fact", "relation", "subject")}
-    row |= {"chance/eval/fact_loss": math.log(R * D), "chance/eval/relation_loss": math.log(R)}
-    row |= {"chance/eval/subject_loss": math.log(D), "chance/probability/right": 1 / (R * D)}
-    row |= {"ideal/probability/right": 1.0, "chance/probability/same_relation": (D - 1) / (R * D)}
-    row |= {"chance/probability/same_subject": (R - 1) / (R * D)}
-    if config.method == "sgd":
-        row |= {"chance/eval/fact_accuracy": 1 / (R * D), "ideal/eval/fact_accuracy": 1.0}
-    return row
+        config, table, summary = self.config, run.table, run.summary
+        of_smallest = table[table["alpha"] == min(config.alphas)]
+        names = {part: reference_name("theory", flat(Quantity(STAGE, at={"part": part}))) for part in STAGES}
+        expected = {part: summary[name] for part, name in names.items() if summary.get(name, math.inf) <= config.steps}
+        yield "losses", losses(config, of_smallest, expected)
+        yield "distances", distances(config, of_smallest, expected)
+        yield "probabilities", probabilities(of_smallest)
+        if len(config.alphas) > 1:
+            yield "stages", by_scale(table)

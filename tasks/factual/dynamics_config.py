@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from toytf.experiments.config import SeededConfig
+from toytf.config import Unique
+from toytf.experiments.seeded import SeededConfig
 from toytf.footprint import DOUBLE, Need
 
 Scale = Annotated[float, Field(gt=0, lt=1)]
@@ -17,8 +18,7 @@ SMALLEST = 1e-30
 class FactDynamicsConfig(SeededConfig):
     """Which part of a fact linear attention learns when: the relation's answers, then the subject's, beside theory."""
 
-    implementation: ClassVar[str] = "tasks.factual.dynamics:run_fact_dynamics"
-    figures: ClassVar[str] = "tasks.factual.dynamics_figures:fact_dynamics_figures"
+    implementation: ClassVar[str] = "tasks.factual.dynamics:FactDynamics"
 
     experiment: Literal["fact_dynamics"]
     n_subjects: int = Field(default=16, ge=2)
@@ -41,7 +41,7 @@ class FactDynamicsConfig(SeededConfig):
     lr: PositiveFloat = 0.1
     """Learning rate. Times are proportional to 1/lr."""
     steps: PositiveInt = 8192
-    alphas: tuple[Scale, ...] = Field(default=(1e-5,), min_length=1)
+    alphas: Annotated[tuple[Scale, ...], Unique] = Field(default=(1e-5,), min_length=1)
     """Initial weights α; the training is done once for each. Metrics of the smallest, which is nearest to the theory,
     have plain names, those of another end in it: stage/relation/a0.01."""
     initial: Literal["equal", "theory"] = "equal"
@@ -72,9 +72,6 @@ class FactDynamicsConfig(SeededConfig):
                 "seeds: nothing is random in a flow on a structured table: list a single one, or use table: random or "
                 "method: sgd"
             )
-        labels = [f"{alpha:g}" for alpha in self.alphas]  # as metrics are called
-        if len(set(labels)) < len(labels):
-            raise ValueError(f"alphas: {max(labels, key=labels.count)} is listed twice")
         if min(self.alphas) < SMALLEST:
             raise ValueError(f"alphas: {min(self.alphas):g} is too small, choose at least {SMALLEST:g}")
         if self.initial_attention(max(self.alphas)) >= 2:
@@ -101,7 +98,3 @@ class FactDynamicsConfig(SeededConfig):
     def initial_attention(self, alpha: float) -> float:
         """The initial w."""
         return alpha * math.sqrt(self.n_relations * self.n_answers + 1) if self.initial == "theory" else alpha
-
-    def suffix(self, alpha: float) -> str:
-        """How the metrics of an initial scale end: plain for the smallest."""
-        return "" if alpha == min(self.alphas) else f"/a{alpha:g}"

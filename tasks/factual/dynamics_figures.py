@@ -1,87 +1,83 @@
-"""The figures of the experiment `fact_dynamics`: the curves of a training, and when theory expects its stages."""
+"""Drawings of a training of `fact_dynamics`, from its tidy table: curves, and when theory expects the stages."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from tasks.factual.dynamics_config import FactDynamicsConfig
+from tasks.factual.dynamics_measures import DISTANCE, LOSS, PROBABILITY, STAGE
 from toytf import theory
-from toytf.figures import PowerLaw, curves, fractions, power_laws
-from toytf.runs import Run
+from toytf.figures import curves, fractions, power_laws, series
+from toytf.table import over_seeds
+from toytf.task import FLOOR
 
-LOSSES = ("eval/fact_loss", "eval/relation_loss", "eval/subject_loss")
 PLACES = {
-    "probability/right": "the right answer",
-    "probability/same_relation": "other answers of the relation",
-    "probability/same_subject": "other answers of the subject",
-    "probability/elsewhere": "all others",
+    "right": "the right answer",
+    "same_relation": "other answers of the relation",
+    "same_subject": "other answers of the subject",
+    "elsewhere": "all others",
 }
+FLOORS = {"marginal": "H(a)", "relation_only": "H(a|r)", "subject_only": "H(a|s)"}
 STAGES = {"marginal": "frequencies", "relation": "relations", "subject": "subjects"}
 
 SHOWN = 13
 """Steps in the table of probabilities."""
 
 
-def fact_dynamics_figures(run: Run) -> Iterator[tuple[str, Any]]:
-    """Losses with their levels and stages, distances from laws, where the probability lies, and stages against α."""
-    config: FactDynamicsConfig = run.config
-    history = run.history
+def losses(config: FactDynamicsConfig, table: pd.DataFrame, expected: Mapping[str, float]) -> Any:
+    """The losses of the fact and its parts, the levels of models that know less, and expected stages."""
     sizes = config.n_subjects, config.n_relations, config.n_answers
     title = f"Losses; {'relations' if theory.relations_first(*sizes) else 'subjects'} first, by theory"
-    yield "losses", _with_stages(run, curves(history, LOSSES, title, chance={}, levels=_levels(run)))
-    distances = [f"tv/{name}" for name in ("relation", "subject", *(["marginal"] if config.table == "random" else []))]
-    title = "Distance of p̂ from p(a|r) and p(a|s)" + (" and p(a)" if config.table == "random" else "")
-    yield "distances", _with_stages(run, curves(history, distances, title, chance={}, levels={}))
-    yield "probabilities", _probabilities(run)
-    if len(config.alphas) > 1:
-        yield "stages", _by_scale(run)
-
-
-def _levels(run: Run) -> dict[str, float]:
-    config: FactDynamicsConfig = run.config
+    rows = table[(table["group"] == LOSS.name) & (table["quantity"] == "loss")]
+    entropies = over_seeds(table[table["group"] == FLOOR.name]).set_index("heuristic")["value"]
     levels = {"ln|A|": math.log(config.n_relations * config.n_answers)}
-    floors = {"marginal": "H(a)", "relation_only": "H(a|r)", "subject_only": "H(a|s)"}
+    for heuristic, label in FLOORS.items():
+        if heuristic != "marginal" or config.table == "random":  # else all answers come equally often
+            levels[label] = float(entropies[heuristic])
+    return _over_steps(rows, title, expected, {f"{label} = {level:.3f}": level for label, level in levels.items()})
+
+
+def distances(config: FactDynamicsConfig, table: pd.DataFrame, expected: Mapping[str, float]) -> Any:
+    """How far the answers are from those of a model that knows only one part."""
+    title = "Distance of p̂ from p(a|r) and p(a|s)" + (" and p(a)" if config.table == "random" else "")
+    rows = table[table["group"] == DISTANCE.name]
     if config.table == "structured":
-        del floors["marginal"]  # all answers come equally often
-    levels |= {label: run.summary[f"floor/fact_loss/{known}"] for known, label in floors.items()}
-    return {f"{label} = {value:.3f}": value for label, value in levels.items()}
+        rows = rows[rows["part"] != "marginal"]
+    return _over_steps(rows, title, expected, {})
 
 
-def _with_stages(run: Run, figure: Any) -> Any:
-    """Vertical lines where theory expects a stage."""
-    for i, (name, label) in enumerate(STAGES.items()):
-        step = run.summary.get(f"theory/stage/{name}")
-        if step is not None and step <= run.config.steps:
-            text = {
-                "text": f"theory: {label}",
-                "font_size": 10,
-                "bgcolor": "white",
-                "yanchor": "top",
-                "y": 1 - 0.08 * i,
-            }
-            figure.add_vline(x=step, line={"dash": "dot", "width": 1.5, "color": "black"}, annotation=text)
-    return figure
-
-
-def _probabilities(run: Run) -> Any:
-    """Mean over seeds, at evenly spaced evaluations."""
-    means = run.history.groupby("step")[[*PLACES]].mean()
+def probabilities(table: pd.DataFrame) -> Any:
+    """Where the probability lies: mean over seeds, at evenly spaced evaluations."""
+    rows = table[table["group"] == PROBABILITY.name]
+    means = rows.groupby(["step", "place"])["value"].mean().unstack()[[*PLACES]]
     shown = means.iloc[np.unique(np.linspace(0, len(means) - 1, SHOWN).round().astype(int))]
     columns = {f"{step}": list(values) for step, values in zip(shown.index, shown.to_numpy(), strict=True)}
     figure = fractions(columns, list(PLACES.values()), "Where the probability lies")
     return figure.update_xaxes(type="category", title="step")
 
 
-def _by_scale(run: Run) -> Any:
+def by_scale(table: pd.DataFrame) -> Any:
     """Measured and predicted stages against the initial scale, for those that came."""
-    config: FactDynamicsConfig = run.config
-    laws: dict[str, PowerLaw] = {}
-    for alpha in sorted(config.alphas):
-        for name, label in STAGES.items():
-            metric = f"stage/{name}{config.suffix(alpha)}"
-            if metric in run.summary:
-                spread, predicted = run.summary.get(f"{metric}/std"), run.summary[f"theory/{metric}"]
-                laws.setdefault(label, PowerLaw()).add(alpha, run.summary[metric], spread, predicted)
-    return power_laws(laws, "When each part is learned", x="initial weights α", y="step", guides={}, log_y=False)
+    rows = over_seeds(table)
+    rows = rows[(rows["group"] == STAGE.name) & rows["part"].isin(STAGES)]
+    order = rows["part"].map([*STAGES].index)
+    rows = rows.assign(order=order).sort_values(["alpha", "order"])
+    found = series(rows, "alpha", lambda row: STAGES[row.part])
+    return power_laws(found, "When each part is learned", x="initial weights α", y="step", guides={}, log_y=False)
+
+
+def _over_steps(rows: pd.DataFrame, title: str, expected: Mapping[str, float], levels: Mapping[str, float]) -> Any:
+    """Every metric over the steps, and vertical lines where theory expects a stage."""
+    wide = rows.pivot(index=["seed", "step"], columns="metric", values="value").reset_index()
+    figure = curves(wide, rows["metric"].unique().tolist(), title, chance={}, levels=levels)
+    for i, (part, label) in enumerate(STAGES.items()):
+        if part in expected:
+            text = {
+                "text": f"theory: {label}", "font_size": 10, "bgcolor": "white", "yanchor": "top", "y": 1 - 0.08 * i,
+            }  # fmt: skip
+            line = {"dash": "dot", "width": 1.5, "color": "black"}
+            figure.add_vline(x=expected[part], line=line, annotation=text)
+    return figure

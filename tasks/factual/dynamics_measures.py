@@ -1,7 +1,8 @@
 """What `fact_dynamics` measures: losses of the parts of a fact over time, and the stages that they show."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,9 +11,54 @@ from scipy.special import entr
 from torch import Tensor
 
 from tasks.factual.dynamics_config import FactDynamicsConfig
-from tasks.factual.dynamics_model import Facts
+from tasks.factual.dynamics_model import Facts, Weights
 from tasks.factual.table import FactTable
 from toytf import theory
+from toytf.fits import log_slope
+from toytf.measurement import Group, Measurement
+from toytf.task import EVAL, FLOOR
+
+LOSS = replace(EVAL, variants=("alpha",))
+PROBABILITY = Group(
+    "probability", "Where the probability lies",
+    "On the plateau most of it is on wrong answers of the right relation: facts that are made up.",
+    variants=("alpha",),
+)  # fmt: skip
+DISTANCE = Group(
+    "tv", "Distance of the answers from p(a|r), p(a|s), p(a)",
+    "Near 0 for p(a|r), the model knows the relation and nothing about the subject.",
+    unit="total variation", variants=("alpha",),
+)  # fmt: skip
+STAGE = Group(
+    "stage", "Step at which a part of the facts is learned",
+    "The first evaluation at which half of its loss is gone.",
+    format="whole", variants=("alpha",),
+)  # fmt: skip
+OVER_THEORY = Group(
+    "over_theory", "Measured / theory", "1 if a stage comes when theory expects it.", variants=("alpha",)
+)
+PLATEAU = Group(
+    "plateau", "The plateau at H(a|r), where answers are made up",
+    "Relations are known and subjects are not: the loss stays at H(a|r), and answers are plausible but mostly wrong.",
+    variants=("alpha",),
+)  # fmt: skip
+CLOSEST = Group(
+    "closest", "Smallest distance of the answers from what one part tells",
+    "Near 0, there was a time at which the model knew just that part.",
+    unit="total variation", variants=("alpha",),
+)  # fmt: skip
+TAIL = Group(
+    "tail", "In the end the loss falls like 1/t to the power of", "About 1 once the facts are learned.",
+    variants=("alpha", "error"),
+)  # fmt: skip
+WEIGHTS = Group(
+    "weights", "Attention w by kind of token", "Subjects and relations gain weight, noise stays where it began.",
+    variants=("alpha",),
+)  # fmt: skip
+CONSERVED = Group(
+    "conserved", "Drift of w² − ΣW²", "A gradient flow conserves it; steps of finite size do nearly.",
+    variants=("alpha",),
+)  # fmt: skip
 
 CLOSE = 0.05
 """How near loss, relation loss (nats) and total variation must be to those of p(a|r) on the plateau."""
@@ -23,13 +69,66 @@ SHORTEST = 0.05
 UNEVEN = 0.01
 """ln|A| − H(a) from which on there is something to learn from how often answers come (nats)."""
 
-Curve = dict[str, Float[np.ndarray, "evaluation"]]
-"""Metrics over the evaluations, and `step`."""
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Means over sequences, at one step."""
+
+    loss: Mapping[str, float]
+    """Of the fact, and of its parts relation and subject."""
+    probability: Mapping[str, float]
+    """That of the right answer, of others of its relation or of its subject, and of all others."""
+    distance: Mapping[str, float]
+    """From p(a|r), p(a|s) and p(a), by which part tells them: relation, subject or marginal."""
+    accuracy: float | None
+
+    @property
+    def is_finite(self) -> bool:
+        """Is every number finite?"""
+        values = (*self.loss.values(), *self.probability.values(), *self.distance.values())
+        return all(map(math.isfinite, values))
+
+    def measurements(self, config: FactDynamicsConfig) -> Iterator[Measurement]:
+        """Beside the best model and a uniform guess."""
+        R, D = config.n_relations, config.n_answers
+        candidates = {"fact": R * D, "relation": R, "subject": D}
+        for role, loss in self.loss.items():
+            yield LOSS.measurement(loss, role=role, quantity="loss", ideal=0.0, chance=math.log(candidates[role]))
+        if self.accuracy is not None:
+            yield LOSS.measurement(self.accuracy, role="fact", quantity="accuracy", ideal=1.0, chance=1 / (R * D))
+        guessed = {"right": 1 / (R * D), "same_relation": (D - 1) / (R * D), "same_subject": (R - 1) / (R * D)}
+        for place, p in self.probability.items():
+            ideal = 1.0 if place == "right" else None
+            yield PROBABILITY.measurement(p, place=place, ideal=ideal, chance=guessed.get(place))
+        for part, distance in self.distance.items():
+            yield DISTANCE.measurement(distance, part=part)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """What was evaluated over the steps; distances and accuracy as in `Evaluation`."""
+
+    step: Float[np.ndarray, "evaluation"]
+    loss: Mapping[str, Float[np.ndarray, "evaluation"]]
+    distance: Mapping[str, Float[np.ndarray, "evaluation"]]
+    accuracy: Float[np.ndarray, "evaluation"] | None
+
+    @classmethod
+    def of(cls, by_step: Mapping[int, Evaluation]) -> "Curve":
+        """The evaluations, by step."""
+        found = [*by_step.values()]
+        accuracies = [one.accuracy for one in found if one.accuracy is not None]
+        return cls(
+            np.array([*by_step], dtype=float),
+            {role: np.array([one.loss[role] for one in found]) for role in found[0].loss},
+            {part: np.array([one.distance[part] for one in found]) for part in found[0].distance},
+            np.array(accuracies) if accuracies else None,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Laws:
-    """What the answers to some sequences can be compared with: sets of answers, and laws of who knows less."""
+    """What the answers to some sequences can be compared with: sets of answers, and what models that know less say."""
 
     relation_set: Bool[Tensor, "n A"]
     """A_r."""
@@ -68,77 +167,98 @@ class Laws:
         )
 
 
-def evaluate(log_p: Float[Tensor, "n A"], answers: Int[Tensor, "n"], laws: Laws) -> dict[str, float]:
+def evaluate(log_p: Float[Tensor, "n A"], answers: Int[Tensor, "n"], laws: Laws, *, accuracy: bool) -> Evaluation:
     """Losses of the fact and of its parts, where the probability lies, and distances from laws; means over sequences.
 
     fact: −ln p̂(a*);   relation: −ln p̂(A_r);   subject: −ln p̂({a: a has in its set the place that a* has in A_r})
-    tv: ½ Σ_a |p̂(a) − p(a|…)|
+    distance: ½ Σ_a |p̂(a) − p(a|…)|
     """
     p, right = log_p.exp(), log_p.gather(1, answers[:, None])[:, 0]
     on_right = right.exp()
     on_relation, on_subject = ((p * members).sum(1) for members in (laws.relation_set, laws.subject_set))
-    found = {
-        "eval/fact_loss": -right,
-        "eval/relation_loss": -log_p.masked_fill(~laws.relation_set, -torch.inf).logsumexp(1),
-        "eval/subject_loss": -log_p.masked_fill(~laws.same_place, -torch.inf).logsumexp(1),
-        "probability/right": on_right,
-        "probability/same_relation": on_relation - on_right,
-        "probability/same_subject": on_subject - on_right,
-        "probability/elsewhere": 1 - on_relation - on_subject + on_right,
-        "tv/relation": (p - laws.given_relation).abs().sum(1) / 2,
-        "tv/subject": (p - laws.given_subject).abs().sum(1) / 2,
-        "tv/marginal": (p - laws.marginal).abs().sum(1) / 2,
+    loss = {
+        "fact": -right,
+        "relation": -log_p.masked_fill(~laws.relation_set, -torch.inf).logsumexp(1),
+        "subject": -log_p.masked_fill(~laws.same_place, -torch.inf).logsumexp(1),
     }
-    means = torch.stack([values.mean() for values in found.values()]).tolist()
-    return dict(zip(found, means, strict=True))
+    probability = {
+        "right": on_right,
+        "same_relation": on_relation - on_right,
+        "same_subject": on_subject - on_right,
+        "elsewhere": 1 - on_relation - on_subject + on_right,
+    }
+    known = {"relation": laws.given_relation, "subject": laws.given_subject, "marginal": laws.marginal}
+    distance = {part: (p - law).abs().sum(1) / 2 for part, law in known.items()}
+    by_role, by_place, by_part = _means(loss, probability, distance)
+    is_right = float((log_p.argmax(1) == answers).float().mean()) if accuracy else None
+    return Evaluation(by_role, by_place, by_part, is_right)
 
 
-def stages(config: FactDynamicsConfig, alpha: float, table: FactTable, curve: Curve) -> dict[str, float]:
+def _means(*groups: Mapping[str, Tensor]) -> list[dict[str, float]]:
+    """The mean of every tensor; the device is waited for once."""
+    means = iter(torch.stack([values.mean() for group in groups for values in group.values()]).tolist())
+    return [{name: next(means) for name in group} for group in groups]
+
+
+def stages(config: FactDynamicsConfig, alpha: float, table: FactTable, curve: Curve) -> Iterator[Measurement]:
     """When each part was learned, what the plateau was like, and how the loss falls in the end, beside theory.
 
     A stage that did not come, or a plateau that did not last, has no number.
     """
-    loss, relation = curve["eval/fact_loss"], curve["eval/relation_loss"]
+    loss, attention = curve.loss["fact"], config.initial_attention(alpha)
     levels = {
-        "relation": (relation, math.log(config.n_relations) / 2),
-        "subject": (curve["eval/subject_loss"], math.log(config.n_answers) / 2),
-        "within_set": (loss - relation, table.conditional_entropy() / 2),
+        "relation": (curve.loss["relation"], math.log(config.n_relations) / 2),
+        "subject": (curve.loss["subject"], math.log(config.n_answers) / 2),
+        "within_set": (loss - curve.loss["relation"], table.conditional_entropy() / 2),
     }
     if math.log(table.n_answers) - table.entropy() > UNEVEN:
         levels["marginal"] = (loss, (math.log(table.n_answers) + table.entropy()) / 2)
     rates = rates_of(config, table)
-    row: dict[str, float] = {}
-    for name, (values, level) in levels.items():
-        predicted = theory.stage_time(rates[name], config.initial_attention(alpha), config.lr)
-        row[f"theory/stage/{name}"] = predicted
+    came: dict[str, float] = {}
+    for part, (values, level) in levels.items():
+        predicted = theory.stage_time(rates[part], attention, config.lr)
         if (values < level).any():
-            row[f"stage/{name}"] = float(curve["step"][np.argmax(values < level)])
-            row[f"over_theory/{name}"] = row[f"stage/{name}"] / predicted
-    laws = [name for name in ("relation", "subject", "marginal") if name in levels]
-    row |= {f"closest/{name}": float(curve[f"tv/{name}"].min()) for name in laws}
-    row |= _plateau(config, table, curve)
-    if "plateau/loss" in row and "stage/within_set" in row:
-        row["plateau/length"] = row["stage/within_set"] - row["stage/relation"]
+            came[part] = float(curve.step[np.argmax(values < level)])
+            yield OVER_THEORY.measurement(came[part] / predicted, part=part)
+        yield STAGE.measurement(came.get(part), part=part, theory=predicted)
+    for part, distances in curve.distance.items():
+        if part in levels:
+            yield CLOSEST.measurement(distances.min(), part=part)
+    span = plateau_span(config, table, curve)
+    yield from plateau(table, curve, span)
+    length, predicted_length = None, None
+    if span is not None and "within_set" in came:
+        length = came["within_set"] - came["relation"]
     if rates["relation"] > rates["subject"]:
-        row["theory/plateau/length"] = theory.plateau_length(
-            rates["relation"], rates["subject"], config.initial_attention(alpha), config.lr
-        )
-    late = (curve["step"] >= config.steps / 2) & (loss > 0)
-    learned = max(row.get(f"stage/{part}", np.inf) for part in ("relation", "within_set"))
-    if late.sum() > 1 and learned < config.steps / 2:
-        row["tail/exponent"] = -float(np.polyfit(np.log(curve["step"][late]), np.log(loss[late]), 1)[0])
-    return row
+        predicted_length = theory.plateau_length(rates["relation"], rates["subject"], attention, config.lr)
+    yield PLATEAU.measurement(length, "length", theory=predicted_length)
+    if max(came.get(part, math.inf) for part in ("relation", "within_set")) < config.steps / 2:
+        late = (curve.step >= config.steps / 2) & (loss > 0)
+        slope = log_slope(curve.step[late].tolist(), loss[late].tolist())
+        if slope is not None:
+            yield TAIL.measurement(-slope.value, "exponent")
+            yield TAIL.measurement(slope.error, "exponent", error=True)
 
 
-def floors(table: FactTable) -> dict[str, float]:
-    """The loss of who knows only how often answers come, or the relation, or the subject: H(a), H(a|r), H(a|s)."""
-    given_subject = float(entr(table.answers_given_subject()).sum(1).mean())
+def floors(table: FactTable) -> Iterator[Measurement]:
+    """The loss of knowing only how often answers come, or the relation, or the subject: H(a), H(a|r), H(a|s)."""
     entropies = {
         "marginal": table.entropy(),
         "relation_only": table.conditional_entropy(),
-        "subject_only": given_subject,
+        "subject_only": float(entr(table.answers_given_subject()).sum(1).mean()),
     }
-    return {f"floor/fact_loss/{known}": value for known, value in entropies.items()}
+    for known, entropy in entropies.items():
+        yield FLOOR.measurement(entropy, role="fact", quantity="loss", heuristic=known)
+
+
+def attention_weights(config: FactDynamicsConfig, start: Weights, end: Weights) -> Iterator[Measurement]:
+    """Mean w of each kind of token in the end, and how far the steps have moved what a flow conserves."""
+    S, R = config.n_subjects, config.n_relations
+    kinds = {"subject": end.w[:S], "relation": end.w[S : S + R], "noise": end.w[S + R : -1], "end": end.w[-1:]}
+    for kind, w in kinds.items():
+        if len(w):
+            yield WEIGHTS.measurement(float(w.mean()), token=kind)
+    yield CONSERVED.measurement(float((end.invariant - start.invariant).abs().max()), "drift", ideal=0.0)
 
 
 def rates_of(config: FactDynamicsConfig, table: FactTable) -> dict[str, float]:
@@ -155,28 +275,38 @@ def rates_of(config: FactDynamicsConfig, table: FactTable) -> dict[str, float]:
     }
 
 
-def _plateau(config: FactDynamicsConfig, table: FactTable, curve: Curve) -> dict[str, float]:
-    """The longest time in which the model answers like p(a|r), if it is long enough.
+def plateau_span(config: FactDynamicsConfig, table: FactTable, curve: Curve) -> tuple[int, int] | None:
+    """The first and the last evaluation of the longest time in which the model answers like p(a|r), if long enough."""
+    near_level = abs(curve.loss["fact"] - table.conditional_entropy()) < CLOSE
+    on = near_level & (curve.loss["relation"] < CLOSE) & (curve.distance["relation"] < CLOSE)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], on, [False]]))).tolist()
+    spans = list(zip(edges[::2], (edge - 1 for edge in edges[1::2]), strict=True))
 
-    Loss, distance and accuracy are means over the evaluations of its middle half: a single one is noisy, and in the
-    last quarter ties between the answers of a relation begin to break rightly. By theory the loss is H(a|r), and the
-    accuracy that of the likeliest answer, Σ_r p(r) max_a p(a|r).
+    def lasts(span: tuple[int, int]) -> float:
+        return float(curve.step[span[1]] - curve.step[span[0]])
+
+    longest = max(spans, key=lasts, default=None)
+    return longest if longest is not None and lasts(longest) >= SHORTEST * config.steps else None
+
+
+def plateau(table: FactTable, curve: Curve, span: tuple[int, int] | None) -> Iterator[Measurement]:
+    """Loss, distance and accuracy on the plateau, beside theory; span: its first and last evaluation, if there is one.
+
+    They are means over the evaluations of its middle half: a single one is noisy, and in the last quarter ties between
+    the answers of a relation begin to break rightly. By theory the loss is H(a|r), and the accuracy that of the
+    likeliest answer, Σ_r p(r) max_a p(a|r).
     """
-    level = table.conditional_entropy()
-    row = {"theory/plateau/loss": level}
-    if "eval/fact_accuracy" in curve:
-        row["theory/plateau/accuracy"] = float(table.answers_given_relation().max(1).mean())
-    loss, step = curve["eval/fact_loss"], curve["step"]
-    on = (abs(loss - level) < CLOSE) & (curve["eval/relation_loss"] < CLOSE) & (curve["tv/relation"] < CLOSE)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], on, [False]])))
-    spans = list(zip(edges[::2], edges[1::2] - 1, strict=True))
-    if spans:
-        first, last = max(spans, key=lambda span: step[span[1]] - step[span[0]])
-        if step[last] - step[first] >= SHORTEST * config.steps:
-            quarter = (last - first + 1) // 4
-            middle = slice(first + quarter, last + 1 - quarter)
-            row |= {"plateau/start": float(step[first]), "plateau/end": float(step[last])}
-            names = {"loss": "eval/fact_loss", "tv": "tv/relation", "accuracy": "eval/fact_accuracy"}
-            row |= {f"plateau/{it}": float(curve[name][middle].mean()) for it, name in names.items() if name in curve}
-            row["ideal/plateau/tv"] = 0.0
-    return row
+    loss = accuracy = None
+    if span is not None:
+        first, last = span
+        quarter = (last - first + 1) // 4
+        middle = slice(first + quarter, last + 1 - quarter)
+        loss = curve.loss["fact"][middle].mean()
+        accuracy = None if curve.accuracy is None else curve.accuracy[middle].mean()
+        yield PLATEAU.measurement(curve.step[first], "start")
+        yield PLATEAU.measurement(curve.step[last], "end")
+        yield PLATEAU.measurement(curve.distance["relation"][middle].mean(), "tv", ideal=0.0)
+    yield PLATEAU.measurement(loss, "loss", theory=table.conditional_entropy())
+    if curve.accuracy is not None:
+        likeliest = float(table.answers_given_relation().max(1).mean())
+        yield PLATEAU.measurement(accuracy, "accuracy", theory=likeliest)

@@ -12,14 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import toytf
-from tasks.factual import dynamics
+from tasks.factual.dynamics import FactDynamics, Scale, fact_table
 from tasks.factual.dynamics_config import FactDynamicsConfig
-from tasks.factual.dynamics_measures import Laws, _plateau
+from tasks.factual.dynamics_measures import Curve, Laws, plateau, plateau_span
 from tasks.factual.dynamics_model import Facts
 from tasks.factual.table import structured_table
 from toytf import theory
 from toytf.errors import Interrupted, RunFailed
+from toytf.measurement import as_row
 from toytf.plugins import load_config
+from toytf.stopping import ask_to_stop, stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -43,9 +45,9 @@ def run(out: Path, **config: Any) -> toytf.Run:
 
 def last_rows(**config: Any) -> list[dict[str, float]]:
     """The last row of every seed, without a run directory."""
-    loaded = configured(**config)
-    measured = dynamics._measure(loaded, min(loaded.alphas), loaded.seeds, lambda: False)
-    return [row for _, row in measured if row["step"] == loaded.steps]
+    study = FactDynamics(configured(**config))
+    (scale,) = study.cases()
+    return [as_row(study.measure(scale, seed)) for seed in study.config.seeds]
 
 
 # --- the plateau, at the sizes of the notebook
@@ -179,6 +181,7 @@ def test_learned_facts_go_on_to_zero_loss_like_one_over_t() -> None:
     (row,) = last_rows(lr=1.0, steps=4096, evaluate_every=16)
     assert row["eval/fact_loss"] < 0.001
     assert 1 < row["tail/exponent"] < 1.35
+    assert 0 < row["tail/exponent/error"] < 0.01
 
 
 def test_sampled_sequences_give_the_same_stages_and_one_right_answer_in_eight() -> None:
@@ -201,14 +204,17 @@ def test_numbers_of_the_plateau_are_means_over_its_middle_half(evaluations: int,
     noise = {"loss": math.log(8) + rng.uniform(-0.03, 0.03, evaluations), "tv": rng.uniform(0, 0.03, evaluations)}
     accuracy = rng.binomial(64, 1 / 8, evaluations) / 64
     accuracy[counted.stop :] += 0.5
-    curve = {
-        "step": 16.0 * np.arange(40 + evaluations),
-        "eval/fact_loss": np.r_[np.full(20, 3.4), noise["loss"], np.full(20, 0.1)],
-        "eval/relation_loss": np.r_[np.full(20, 1.3), np.full(evaluations + 20, 0.01)],
-        "tv/relation": np.r_[np.full(20, 0.8), noise["tv"], np.full(20, 0.8)],
-        "eval/fact_accuracy": np.r_[np.full(20, 0.1), accuracy, np.full(20, 1.0)],
-    }
-    row = _plateau(configured(steps=16 * (evaluations - 1)), table, curve)
+    curve = Curve(
+        step=16.0 * np.arange(40 + evaluations),
+        loss={
+            "fact": np.r_[np.full(20, 3.4), noise["loss"], np.full(20, 0.1)],
+            "relation": np.r_[np.full(20, 1.3), np.full(evaluations + 20, 0.01)],
+        },
+        distance={"relation": np.r_[np.full(20, 0.8), noise["tv"], np.full(20, 0.8)]},
+        accuracy=np.r_[np.full(20, 0.1), accuracy, np.full(20, 1.0)],
+    )
+    span = plateau_span(configured(steps=16 * (evaluations - 1)), table, curve)
+    row = as_row(plateau(table, curve, span))
     assert (row["plateau/start"], row["plateau/end"]) == (320, 320 + 16 * (evaluations - 1))
     for name, values in {**noise, "accuracy": accuracy}.items():
         assert row[f"plateau/{name}"] == pytest.approx(np.mean(values[counted]), rel=1e-12)
@@ -218,7 +224,7 @@ def test_on_the_plateau_of_a_random_table_the_likeliest_answer_of_a_relation_is_
     """Σ_r p(r) max_a p(a|r): of 16 subjects, so many have the answer of which a relation has most."""
     config: dict[str, Any] = {"table": "random", "method": "sgd", "batch_size": 512, "lr": 0.25, "steps": 8}
     (row,) = last_rows(**config)
-    most = [max(np.bincount(answers)) for answers in dynamics.fact_table(configured(**config), 0).answers.T]
+    most = [max(np.bincount(answers)) for answers in fact_table(configured(**config), 0).answers.T]
     assert row["theory/plateau/accuracy"] == pytest.approx(np.mean(most) / 16)
     assert row["theory/plateau/accuracy"] > 1 / 8
 
@@ -299,6 +305,30 @@ def test_the_smallest_scale_has_plain_names(whole: toytf.Run, tmp_path: Path) ->
     assert figures == {"losses", "distances", "probabilities", "stages"}
 
 
+def test_scales_that_are_almost_the_same_have_names_of_their_own(tmp_path: Path) -> None:
+    both = run(tmp_path, **TINY | {"alphas": [1e-2, 0.010000001], "steps": 8})
+    assert {"weights/relation", "weights/relation/a0.010000001"} <= set(both.summary)
+
+
+def test_references_stand_once_in_the_last_row(whole: toytf.Run) -> None:
+    rows = [json.loads(line) for line in whole.metrics_file.read_text().splitlines()]
+    for row in rows:
+        there = {name.partition("/")[0] for name in row} & {"ideal", "theory", "chance"}
+        assert there == ({"ideal", "theory", "chance"} if row["step"] == 90 else set())
+
+
+def test_a_table_has_the_scale_and_the_part_of_every_stage_as_columns(whole: toytf.Run) -> None:
+    table = whole.table
+    stages = table[table["group"] == "stage"]
+    assert set(stages["alpha"]) == {1e-2, 1e-3}
+    assert {"relation", "subject", "within_set"} <= set(stages["part"])
+    assert (stages["step"] == 90).all()
+    assert stages["theory"].notna().all()
+    relation = stages[(stages["part"] == "relation") & (stages["alpha"] == 1e-3)]
+    assert relation["value"].mean() == whole.summary["stage/relation"]
+    assert relation["theory"].mean() == pytest.approx(whole.summary["theory/stage/relation"])
+
+
 @pytest.mark.parametrize("rows", [0, 1, 12, 13, 20, 27, 50])
 def test_killed_after_any_row_and_resumed_it_ends_the_same(
     rows: int, whole: toytf.Run, ends_the_same: "EndsTheSame"
@@ -309,9 +339,12 @@ def test_killed_after_any_row_and_resumed_it_ends_the_same(
 
 
 def test_it_stops_between_evaluations() -> None:
-    config = configured(**TINY)
-    with pytest.raises(Interrupted):
-        list(dynamics._measure(config, 1e-3, [0], lambda: True))
+    steps = FactDynamics(configured(**TINY)).steps(Scale(1e-3), 0)
+    with stop_on_interrupt():
+        assert next(steps)[0] == 0
+        ask_to_stop()
+        with pytest.raises(Interrupted):
+            next(steps)
 
 
 def test_a_learning_rate_that_is_too_large_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
@@ -319,10 +352,10 @@ def test_a_learning_rate_that_is_too_large_ends_the_run_with_a_sentence(tmp_path
         run(tmp_path, **TINY | {"lr": 1e30, "method": "sgd", "batch_size": 2})
 
 
-def test_the_threads_of_the_caller_are_left_alone() -> None:
+def test_the_threads_of_the_caller_are_left_alone(tmp_path: Path) -> None:
     before = torch.get_num_threads()
-    for _ in dynamics._measure(configured(**TINY | {"threads": 2}), 1e-3, [0], lambda: False):
-        assert torch.get_num_threads() == before
+    run(tmp_path, **TINY | {"threads": before + 1})
+    assert torch.get_num_threads() == before
 
 
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
@@ -334,7 +367,6 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no_batch": (["method=sgd"], ["batch_size is missing", "method: sgd"]),
     "seeds_of_nothing": (["seeds=[0,1]"], ["seeds", "nothing is random", "table: random"]),
     "alphas_twice": (["alphas=[0.1,0.1]"], ["alphas: 0.1 is listed twice"]),
-    "alphas_of_one_name": (["alphas=[0.1,0.10000001]"], ["alphas: 0.1 is listed twice"]),
     "alpha_zero": (["alphas=[0]"], ["alphas.0 = 0", "greater than 0"]),
     "alpha_too_small": (["alphas=[1e-31]"], ["alphas: 1e-31 is too small", "at least 1e-30"]),
     "alpha_too_large": (["alphas=[0.5]", "initial=theory"], ["alphas: 0.5", "initial: theory", "< 2"]),
