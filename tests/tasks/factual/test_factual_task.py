@@ -336,6 +336,8 @@ MISTAKES = {
     "steep_zipf": (["task.relation_exponent=400"], "task.relation_exponent = 400: "),
     "unreadable_file": (["task.facts=/"], "no such file"),
     "names_without_a_file": (["task.subjects=[a]"], "subjects has an effect only with facts"),
+    "name_twice": (["task.relations=[a,b,a]"], "task.relations: a is listed twice"),
+    "two_answers": (["task.facts=[[a,x,'1'],[a,x,'2']]"], 'task.facts: "a, x" has two answers, "1" and "2"'),
     "seed_of_no_random_table": (["task.table=structured", "task.table_seed=1"], "table_seed has an effect only"),
 }
 
