@@ -50,8 +50,8 @@ class MemoryRecall(Probe):
             own = _recall(stored, read, {"memory": name})
             failures[own[0].flat] = stored.failures(read, self.config.failures)
             found += own
-            for view, association in memory.views.items():
-                found += _recall(association, read, {"memory": name, **_factors(view)})
+            for view, association in memory.views:
+                found += _recall(association, read, {"memory": name, **view})
             n_heads = model.config.attention.n_heads
             if n_heads > 1 and memory.slot.part != "FF":
                 for head in range(n_heads):
@@ -71,13 +71,6 @@ def _recall(association: Association, read: Readable, at: Mapping[str, Scalar]) 
         weighted = float(association.recall(read, weighted=True))
         found.append(RECALL.measurement(weighted, ideal=1.0, chance=chance, weighted=True))
     return [measured.placed(at) for measured in found]
-
-
-def _factors(view: str) -> dict[str, Scalar]:
-    """What a view adds to the name of its memory, `_64/causal`, as factors."""
-    words, _, criterion = view.partition("/")
-    said: dict[str, Scalar] = {"view": words.removeprefix("_"), "criterion": criterion}
-    return {factor: value for factor, value in said.items() if value}
 
 
 def _divergence(law: Float[Tensor, "n m"], logits: Float[Tensor, "n m"]) -> float:

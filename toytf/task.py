@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from toytf.errors import UserError, nearest
-from toytf.measurement import Group, Measurement, Reference
+from toytf.measurement import Group, Measurement, Reference, Scalar
 from toytf.memory import Association, hebbian
 from toytf.models.transformer import Slot, ToyTransformer
 
@@ -68,13 +68,13 @@ class Memory:
     """An Association that a model should hold, and the slot that should hold it.
 
     law[z, y], if given, is the conditional law p(y|z) to be stored instead of one answer; views are the same memory
-    under other criteria, such as a causal mask, by what is added to its name.
+    under other criteria, such as a causal mask, each with the factors that say which.
     """
 
     association: Association
     slot: Slot
     law: Float[Tensor, "n m"] | None = None
-    views: Mapping[str, Association] = field(default_factory=dict)
+    views: Sequence[tuple[Mapping[str, Scalar], Association]] = ()
 
 
 class Task(ABC):

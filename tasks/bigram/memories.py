@@ -34,11 +34,11 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
         memories["W_KQ1"] = Memory(
             previous_position(p, _first_outputs(task)),
             Slot("KQ", 0),
-            views={
-                "/causal": previous_position(p, causal=True),
-                f"_{EARLY}": previous_position(p[:EARLY]),
-                f"_{EARLY}/causal": previous_position(p[:EARLY], causal=True),
-            },
+            views=[
+                ({"criterion": "causal"}, previous_position(p, causal=True)),
+                ({"view": f"{EARLY}"}, previous_position(p[:EARLY])),
+                ({"view": f"{EARLY}", "criterion": "causal"}, previous_position(p[:EARLY], causal=True)),
+            ],
         )
     if model.config.n_layers < 2:
         return memories
