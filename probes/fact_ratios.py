@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from probes.config import FactRatiosConfig
-from probes.fact_tables import FactProbe, final_streams, first_obstacle, in_chunks
+from probes.fact_tables import FactProbe, final_streams, in_chunks
+from tasks.factual.ideal import first_obstacle
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.measurement import Group

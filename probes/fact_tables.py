@@ -10,7 +10,7 @@ masses on all tokens nor logits of all answers are ever held for all sequences.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from probes.config import MANY_FACTS
-from tasks.factual.ideal import tokens_that_ask
+from tasks.factual.ideal import first_obstacle, tokens_that_ask
 from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
@@ -89,13 +89,9 @@ def why_no_tables(model: ToyTransformer) -> str | None:
             f"attention.kind = {config.attention.kind}": config.attention.kind != "softmax",
             f"position = {config.position}": config.position != "none",
             f"norm = {config.norm}": config.norm != "none",
+            "an option that such tables do not know": "counts" not in model.fast_paths,
         }
     )
-
-
-def first_obstacle(obstacles: Mapping[str, bool]) -> str | None:
-    """The name of the first obstacle that is there; None if none is."""
-    return next((what for what, found in obstacles.items() if found), None)
 
 
 class FactProbe(Probe):

@@ -41,8 +41,8 @@ class Config(BaseModel):
 
 
 def _without_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
-    if twice is not None:
+    if len(set(values)) < len(values):
+        twice = max(values, key=values.count)
         shown = list(twice) if isinstance(twice, tuple) else shortened(str(twice))
         raise ValueError(f"{shown} is listed twice")
     return values

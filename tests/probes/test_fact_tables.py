@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes.fact_tables import fact_tables, factual, final_streams, subject_answers
+from probes.fact_tables import fact_tables, factual, final_streams, subject_answers, why_no_tables
 from tasks.factual.config import FactualConfig
 from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
@@ -66,6 +66,19 @@ def test_the_tables_are_what_the_forward_does(task: dict[str, Any], model: dict[
 def test_every_fact_meets_the_same_noise_again() -> None:
     facts, _ = setting()
     assert torch.equal(facts_among_noise(facts, 3).tokens, facts_among_noise(facts, 3).tokens)
+
+
+class LouderConfig(ModelConfig):
+    """An option that somebody adds to models, without a thought of these tables."""
+
+    gain: float = 1.0
+
+
+@pytest.mark.parametrize(("gain", "reason"), [(1.0, None), (2.0, "an option that such tables do not know")])
+def test_a_model_with_an_unknown_option_has_no_tables(gain: float, reason: str | None) -> None:
+    task = FactualTask(FactualConfig(kind="factual"), torch.device("cpu"))
+    config = LouderConfig(d_model=16, n_layers=1, position="none", gain=gain)
+    assert why_no_tables(build_model(config, task, 0)) == reason
 
 
 def test_a_subject_has_the_answers_of_all_its_relations() -> None:

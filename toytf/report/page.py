@@ -60,4 +60,6 @@ def run_figures(run: "Run") -> dict[str, Any]:
     """The figures of a run by name, as its experiment draws them."""
     from toytf.plugins import implementation
 
+    if not run.columns:
+        return {}  # an earlier version made the run: nothing but the names of its metrics is known
     return dict(implementation(run.config)(run.config).figures(run))
