@@ -1,6 +1,6 @@
 """What every test needs: one thread, so that tests in parallel do not fight over the cores.
 
-Beside it what several share: the installed command, refusals, and finished tiny runs.
+Beside it what several share: the installed command, packages of strangers, refusals, and finished tiny runs.
 """
 
 import os
@@ -68,6 +68,28 @@ def invoke(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         with pytest.raises(SystemExit) as ended:
             main()
         return Ended(int(ended.value.code or 0), *capfd.readouterr())
+
+    return call
+
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
+    """A folder with packages installed by pip as a user would, without the network: `install(source, …)`."""
+
+    def call(*sources: Path) -> Path:
+        target = tmp_path_factory.mktemp("site")
+        options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "pip", "install", *options, "--target", str(target), *map(str, sources)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return target
 
     return call
 

@@ -1,0 +1,347 @@
+"""README.md and docs/ are true: code runs and prints what it says, configs are valid, tutorials can be followed."""
+
+import ast
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer.main
+import yaml
+
+import toytf
+from toytf.catalogue import claim_files
+from toytf.cli import app, main
+from toytf.experiments.launch import run
+from toytf.plugins import load_config, plugins
+
+if TYPE_CHECKING:
+    from conftest import Install
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+COMMANDS = typer.main.get_command(app).commands
+
+QUIET = {"threads": 1, "logging.wandb": "off"}
+SMALL = {"model.d_model": 32, "task.seq_len": 16, "train.batch_size": 8}
+"""Trainings on bigrams take all their steps, but in a small model on a few short sequences: seconds, not minutes."""
+
+
+# --- what a document holds
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is between two fences."""
+
+    document: str
+    line: int
+    """Of the opening fence."""
+    language: str
+    content: str
+    file: str | None
+    """The path that is alone on a line above: the block is what this file should hold."""
+
+    @property
+    def runs(self) -> bool:
+        """Is it a piece of code that a reader pastes into Python?"""
+        return self.language == "python" and self.file is None
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The words of its lines that call toytf."""
+        if self.language not in ("", "bash", "sh", "console"):
+            return []
+        lines = re.sub(r"\\\n\s*", "", self.content).splitlines()
+        found = [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("toytf ")]
+        return [
+            _synopsis(line) if _is_synopsis(line) else shlex.split(line.split(" > ")[0], comments=True)
+            for line in found
+        ]
+
+
+FENCED = re.compile(
+    r"^(?P<skipped><!-- not run: .+ -->\n)?(?:`(?P<file>[\w./-]+)`\n\n)?```(?P<language>\w*)\n(?P<content>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@cache
+def blocks(document: str) -> list[Block]:
+    """The blocks of a document, but for those that it says are not to be run, and why."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return [
+        Block(
+            document,
+            text.count("\n", 0, found.start("language")) + 1,
+            found["language"],
+            found["content"],
+            found["file"],
+        )
+        for found in FENCED.finditer(text)
+        if not found["skipped"]
+    ]
+
+
+def _is_synopsis(line: str) -> bool:
+    """Such as `toytf probe RUN [--step N]   what it does`."""
+    return re.match(r"toytf \w+ (\[|[A-Z]+\b)", line) is not None
+
+
+def _synopsis(line: str) -> list[str]:
+    """The command, and the options that it is said to have."""
+    synopsis = re.split(r"\s{2,}", line)[0]
+    return [*synopsis.split()[:2], "[", *re.findall(r"--[\w-]+", synopsis)]
+
+
+TUTORIALS = [name for name in DOCUMENTS if any("pyproject.toml" in (block.file or "") for block in blocks(name))]
+OTHERS = [name for name in DOCUMENTS if name not in TUTORIALS]
+
+
+def test_every_block_and_every_tutorial_is_found() -> None:
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text(encoding="utf-8")
+        assert text.count("\n```") == 2 * len(FENCED.findall(text)), document
+    assert {f"docs/adding_a_{what}.md" for what in ("task", "probe")} <= set(TUTORIALS)
+
+
+# --- what it names
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_and_named_configs_exist(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    links = [link for pair in re.findall(r"\]\(([^)#]+)|src=\"([^\"]+)", text) for link in pair if link]
+    missing = [link for link in links if "://" not in link and not (ROOT / document).parent.joinpath(link).exists()]
+    configs = re.findall(r"configs/[\w/*]+\.yaml", text.replace("NAME", "*"))
+    missing += [config for config in configs if not any(ROOT.glob(config))]
+    assert missing == []
+
+
+# --- configs
+
+
+PIECES = [block for name in OTHERS for block in blocks(name) if block.language == "yaml"]
+
+
+@pytest.mark.parametrize("block", PIECES, ids=lambda block: f"{block.document}:{block.line}")
+def test_a_config_is_valid(block: Block) -> None:
+    """A piece of a config is one of a training; the files of tutorials are run below."""
+    content = yaml.safe_load(block.content)
+    load_config(content if {"experiment", "base"} & set(content) else {"experiment": "train", **content}, folder=ROOT)
+
+
+# --- commands
+
+
+def check_command(words: list[str], runs: dict[str, Any]) -> None:
+    """Can it be typed, after others that have made these runs? What it makes is added to them."""
+    _, name, *arguments = words
+    if arguments[:1] == ["["]:
+        assert set(arguments[1:]) <= {option for parameter in COMMANDS[name].params for option in parameter.opts}
+        return
+    given = COMMANDS[name].make_context(name, arguments).params  # refuses an option that is not there
+    if name == "run":
+        runs[str(given["out"])] = load_config(given["config"], given["overrides"] or [])
+    elif name == "inspect":
+        assert set(map(str, given["runs"])) <= set(runs)
+    elif name == "probe":
+        config = runs[str(given["run"])]
+        assert given["probe"] is None or given["probe"] in plugins("probes")
+        assert given["test"] is None or given["test"] in config.tests
+        assert given["step"] is None or given["step"] <= config.train.steps
+    elif name == "claims":
+        areas = {path.parent.name for path in claim_files().values()}
+        assert set(given["names"] or []) <= areas | set(claim_files())
+    elif name == "bench":
+        assert set(given["names"] or []) <= set(plugins("benchmarks"))
+    else:
+        assert name == "list"
+        assert given["what"] in ("", "tasks", "probes", "experiments", "configs", "claims")
+
+
+@pytest.mark.parametrize("document", OTHERS)
+def test_commands_can_be_typed(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options exist, configs with their overrides are valid, and runs were made by a command before."""
+    monkeypatch.chdir(tmp_path)
+    table = next(block for block in blocks("docs/factual.md") if block.content.startswith("subject,relation,attribute"))
+    Path("mine.csv").write_text(table.content, encoding="utf-8")
+    runs = {"runs/quickstart": load_config("configs/quickstart.yaml")}  # by `make quickstart`
+    for block in blocks(document):
+        for words in block.commands:
+            try:
+                check_command(words, runs)
+            except Exception as error:
+                raise AssertionError(f"{document}:{block.line}: {shlex.join(words)}") from error
+
+
+# --- code, and tutorials
+
+
+def small_run(config: Any, overrides: Mapping[str, Any] | None = None, **options: Any) -> toytf.Run:
+    """What `toytf.run` does, in a small model."""
+    return run(config, {**(overrides or {}), **changes(config)}, **options)
+
+
+def changes(config: Any) -> dict[str, Any]:
+    """What a run of a config is changed by here."""
+    task = getattr(load_config(config), "task", None)
+    return QUIET | (SMALL if task is not None and task.kind == "bigram" else {})
+
+
+def follow(document: str) -> None:
+    """Run what a document holds, one block after the other, in this directory: its code, and commands of a tutorial."""
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toytf, "run", small_run)
+        for block in blocks(document):
+            if block.runs:
+                if block.content.startswith(("import ", "from ")):  # a block that does not import goes on
+                    names = {"__name__": document}
+                execute(block, names)
+            for words in block.commands if document in TUTORIALS else []:
+                extra = [f"{key}={value}" for key, value in changes(words[2]).items()] if words[1] == "run" else []
+                patch.setattr(sys, "argv", [*words, *extra])
+                with pytest.raises(SystemExit) as ended:
+                    main()
+                assert not ended.value.code, shlex.join(words)
+
+
+def execute(block: Block, names: dict[str, Any]) -> None:
+    """Run a block, statement by statement; where a comment says what is printed, that must be printed."""
+    lines = block.content.splitlines()
+    for statement in ast.parse(block.content, block.document).body:
+        comment = lines[(statement.end_lineno or 1) - 1].partition("  # ")[2]
+        ast.increment_lineno(statement, block.line)  # an error names the line of the document
+        with redirect_stdout(io.StringIO()) as printed:
+            exec(compile(ast.Module([statement], []), f"<{block.document}>", "exec", dont_inherit=True), names)
+        if printed.getvalue():
+            said = expected(comment)
+            assert agree(said, printed.getvalue()), f"{block.document}:{statement.end_lineno}: {printed.getvalue()}"
+
+
+NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+
+
+def expected(comment: str) -> list[str]:
+    """The numbers and words that a comment says are printed, such as `feasible 0.006 0.386: what it means`, if any."""
+    words = re.split(r"[ ,]+", comment.partition(":")[0])
+    numbers = [word for word in words if re.fullmatch(NUMBER, word)]
+    others = [word for word in words if word not in numbers]
+    is_output = (numbers and len(others) <= 1) or words in (["True"], ["False"])
+    return words if is_output else []
+
+
+def agree(said: list[str], printed: str) -> bool:
+    """Are these the words, and the numbers up to one unit of the last digit that is said?"""
+    numbers = iter(re.findall(NUMBER, printed))
+    for word in said:
+        if not re.fullmatch(NUMBER, word):
+            if not re.search(rf"\b{word}\b", printed):
+                return False
+            continue
+        digits, _, power = word.partition("e")
+        decimals = len(digits.partition(".")[2])
+        unit = 10.0 ** (int(power or 0) - decimals) if decimals else 0  # a whole number is exact
+        if not abs(float(next(numbers, "nan")) - float(word)) <= 1.001 * unit:
+            return False
+    return not said or next(numbers, None) is None
+
+
+def test_what_is_said_and_printed_is_compared_to_the_last_digit() -> None:
+    assert expected("feasible 0.006 0.386") == ["feasible", "0.006", "0.386"]
+    assert expected("381.8: pairs that a matrix of rank 16 can hold") == ["381.8"]
+    assert expected("1.12e-3, 9.92e-4: falls like 1/t") == ["1.12e-3", "9.92e-4"]
+    for comment in ("a pandas DataFrame", "[batch, head, query, key]", "the last of 3 seeds", ""):
+        assert expected(comment) == []
+    assert agree(["feasible", "0.31"], "feasible tensor(0.3140)\n")
+    assert not agree(["feasible", "0.31"], "infeasible tensor(0.3140)\n")
+    assert not agree(["0.31"], "0.33")
+    assert not agree(["0.31"], "0.31 0.5")
+    assert not agree(["0.31", "0.5"], "0.31")
+    assert not agree(["9.34e-4"], "0.000937")
+    assert agree(["9.34e-4"], "0.00093391")
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of `make quickstart`, which documents go on with."""
+    return small_run("configs/quickstart.yaml", out=tmp_path_factory.mktemp("made") / "quickstart").directory
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with `configs/` and `runs/quickstart`, as a reader has it."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", [name for name in OTHERS if any(block.runs for block in blocks(name))])
+def test_code_runs_and_prints_what_it_says(document: str, checkout: Path) -> None:
+    follow(document)
+
+
+def write_files(document: str, folder: Path) -> None:
+    """The files that a tutorial shows: all that its drawing of the package names, and no other there."""
+    drawn, parents = set(), dict[int, Path]()
+    for line in blocks(document)[0].content.splitlines():
+        name, depth = line.split()[0], len(line) - len(line.lstrip())
+        parents[depth] = parents.get(depth - 2, folder) / name
+        if "(empty)" in line:
+            parents[depth].parent.mkdir(parents=True, exist_ok=True)
+            parents[depth].touch()
+        elif not name.endswith("/"):
+            drawn.add(parents[depth])
+    shown = {folder / block.file: block.content for block in blocks(document) if block.file}
+    assert drawn == {path for path in shown if path.parent != folder}
+    for path, content in shown.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def packages(install: "Install", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the packages of all tutorials, installed."""
+    source = tmp_path_factory.mktemp("tutorials")
+    for document in TUTORIALS:
+        write_files(document, source)
+    return install(*(path.parent for path in source.glob("*/pyproject.toml")))
+
+
+ACCURATE = {"docs/adding_a_task.md": ["runs/copy", "runs/copy-ideal"]}
+"""Runs that a tutorial promises an accuracy above 0.95."""
+
+
+@pytest.mark.parametrize("document", TUTORIALS)
+def test_a_tutorial_can_be_followed(document: str, checkout: Path, packages: Path) -> None:
+    """In a process of its own, which finds the package by its entry points."""
+    write_files(document, checkout)
+    ended = subprocess.run(
+        [sys.executable, "-c", f"from tests.test_documents import follow; follow({document!r})"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    project = tomllib.loads(next(checkout.glob("*/pyproject.toml")).read_text(encoding="utf-8"))["project"]
+    for names in project["entry-points"].values():
+        for name in names:
+            assert re.search(rf"^  {name} +\S", ended.stdout, re.MULTILINE)  # `toytf list` shows it with a sentence
+    for words in (words for block in blocks(document) for words in block.commands if "--out" in words):
+        assert toytf.Run(words[words.index("--out") + 1]).finished
+    for directory in ACCURATE.get(document, []):
+        assert toytf.Run(directory).summary["eval/copied_accuracy"] > 0.95
