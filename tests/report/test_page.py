@@ -100,7 +100,7 @@ def test_memories_alone_open_the_same_way(tmp_path: Path) -> None:
         "Scores",
         "Hebb's mean",
         "Singular values of",
-        "Associations or facts stored",
+        "Associations stored",
     ):
         assert text in visit.document
 

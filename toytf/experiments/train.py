@@ -1,7 +1,7 @@
 """The experiment `train`: every seed from config to summary and page."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toytf.errors import Interrupted
@@ -9,9 +9,10 @@ from toytf.experiments.config import TrainExperimentConfig
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
 from toytf.experiments.train_figures import figure_name, titled, training_figures
+from toytf.measurement import Measurement
 from toytf.report.page import write_report
 from toytf.report.terminal import ProgressLine
-from toytf.rows import MetricsFile
+from toytf.rows import MetricsFile, Row
 from toytf.runs import Run
 from toytf.stopping import stop_asked, stop_on_interrupt
 from toytf.training.build import build_model, build_probe, build_task, build_tests, pick_device
@@ -72,9 +73,12 @@ class Training(Experiment):
         started = time.perf_counter()
         try:
             with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
-                watch = Watch(
-                    line.stepped, (line.measured, mirror.log), line.evaluating, lambda at: self._keep(run, at)
-                )
+
+                def measured(row: Row, found: Sequence[Measurement]) -> None:
+                    line.measured(found)
+                    mirror.log(row)
+
+                watch = Watch(line.stepped, measured, line.evaluating, lambda at: self._keep(run, at))
                 train(learner, config.train, store, metrics, watch)
         except Interrupted as stopped:
             raise Interrupted(f"{stopped}; to go on: {run.resume_command}") from None

@@ -3,7 +3,7 @@
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from rich.console import Console
@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 
 from toytf.errors import one_line
-from toytf.measurement import Quantity
+from toytf.measurement import Measurement, Quantity
 from toytf.report.table import columns, summary_table
 
 EVERY = 10.0
@@ -91,15 +91,19 @@ class ProgressLine(_Progress):
         self._evaluates = True
         self._bars.update(self._current, metrics=f"{self._metrics}  evaluating …")
 
-    def measured(self, row: Mapping[str, float]) -> None:
-        """Show the loss, the accuracy of the trained role, and the recalls without their variants."""
-        recalls = [name for name in row if name.startswith("recall/")]
-        plain = [name for name in recalls if not any(name.startswith((f"{other}_", f"{other}/")) for other in recalls)]
-        names = [name for name in ("train/loss", f"eval/{self._role}_accuracy", *plain) if name in row]
-        shown = {name.partition("/")[2].removesuffix("_accuracy"): row[name] for name in names}
+    def measured(self, found: Sequence[Measurement]) -> None:
+        """Show the loss, the accuracy of the trained role, and what has an onset, without variants and other views."""
+        on_task = [one for one in found if not one.quantity.test and one.value is not None]
+        loss = {one.quantity.label: one.value for one in on_task if one.quantity.group.name == "train"}
+        wanted = {"role": self._role, "quantity": "accuracy"}
+        accuracy = {self._role: one.value for one in on_task if one.quantity.at == wanted}
+        onsets = [one for one in on_task if one.quantity.group.timed == "onset"]
+        fewest = min((len(one.quantity.at) for one in onsets), default=0)  # other views of a memory have more factors
+        recalls = {one.quantity.label: one.value for one in onsets if len(one.quantity.at) == fewest}
+        shown = {**loss, **accuracy, **recalls}
         self._metrics, self._evaluates = "  ".join(f"{label} {value:.2f}" for label, value in shown.items()), False
         self._bars.update(self._current, metrics=self._metrics)
-        if row["step"] == self._steps:
+        if self._step == self._steps:
             self._say(self._status())
 
     def _status(self) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from toytf.errors import Interrupted, RunFailed, UserError
-from toytf.measurement import Group, as_row
+from toytf.measurement import Group, Measurement, as_row
 from toytf.rows import MetricsFile, Row
 from toytf.stopping import stop_asked
 from toytf.training.checkpoints import CheckpointStore, Progress
@@ -25,7 +25,7 @@ class Watch:
     """What looks on while a training runs: told of every step, evaluation and row, and of what probes found at last."""
 
     stepped: Callable[[int], None] = lambda step: None
-    measured: Sequence[Callable[[Row], None]] = ()
+    measured: Callable[[Row, Sequence[Measurement]], None] = lambda row, found: None
     evaluating: Callable[[], None] = lambda: None
     ended: Callable[[Evaluation], None] = lambda evaluation: None
 
@@ -99,8 +99,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
             if trainer.step == config.steps:
                 watch.ended(found)
             row = metrics.record(found.seed, trainer.step, measured, references=found.references)
-            for tell in watch.measured:
-                tell(row)
+            watch.measured(row, measured)
 
     if latest is None:
         evaluate()
