@@ -3,15 +3,13 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Command
+    from conftest import Command, Install
 
 COPY = """
 experiment: train
@@ -33,19 +31,11 @@ logging: {wandb: "off"}
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package `copycat`, installed by pip as a user would, without the network."""
-    source, target = tmp_path_factory.mktemp("source") / "copycat", tmp_path_factory.mktemp("site")
+def installed(install: "Install", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package `copycat`."""
+    source = tmp_path_factory.mktemp("source") / "copycat"
     shutil.copytree(Path(__file__).parent / "third_party", source, ignore=shutil.ignore_patterns("__pycache__"))
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return target
+    return install(source)
 
 
 def _broken_package(folder: Path, module: str, target: str) -> Path:

@@ -96,7 +96,7 @@ class ProgressLine(_Progress):
         on_task = [one for one in found if not one.quantity.test and one.value is not None]
         loss = {one.quantity.label: one.value for one in on_task if one.quantity.group.name == "train"}
         wanted = {"role": self._role, "quantity": "accuracy"}
-        accuracy = {self._role: one.value for one in on_task if one.quantity.at == wanted}
+        accuracy = {str(one.quantity.at["role"]): one.value for one in on_task if one.quantity.at == wanted}
         onsets = [one for one in on_task if one.quantity.group.timed == "onset"]
         fewest = min((len(one.quantity.at) for one in onsets), default=0)  # other views of a memory have more factors
         recalls = {one.quantity.label: one.value for one in onsets if len(one.quantity.at) == fewest}
