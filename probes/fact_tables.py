@@ -13,16 +13,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding, embedding_bag
 
 from probes.config import MANY_FACTS
 from tasks.factual.ideal import first_obstacle, tokens_that_ask
-from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models.transformer import Block, FeedForward, ToyTransformer, no_hook
@@ -146,46 +146,52 @@ def fact_tables(model: ToyTransformer, task: FactualTask, draws: int) -> FactTab
     E, asking, attention = model.embed.W_E, tokens_that_ask(task), model.attention(0)
     keys = einsum(E[asking], model.W_KQ(0), "query i, head i j -> query head j") / attention.scale
     values = E @ model.W_OV(0)
-    tokens = facts_among_noise(task, draws).tokens
-    relation = (task.pairs[:, 1] + task.relations.start).repeat_interleave(draws)
+    batch = task.facts_among_noise(draws)
+    tokens, relation = batch.tokens, (task.pairs[:, 1] + task.relations.start).repeat_interleave(draws)
     (heads, V, d), T = values.shape, tokens.shape[1]
     starts = V * torch.arange(heads, device=task.device)[:, None]  # of each head, in a table over heads and tokens
 
-    mass_of, sequences_with = values.new_zeros(heads * V), torch.zeros(V, dtype=torch.long, device=task.device)
+    mass_of = values.new_zeros(V, heads)
     relation_mass, attended = values.new_empty(len(tokens), heads), values.new_empty(len(tokens), d)
     width = T if task.end is not None else max(T, V // draws)  # where relations ask, there is a query for every fact
     for z, r, on_relation, a in some_at_a_time(heads * width, tokens, relation, relation_mass, attended):
         last, query = torch.unique(z[:, -1], return_inverse=True)
-        scores = keys[last - asking[0]] @ E.T
-        at = starts + z[:, None]
-        p = scores.flatten()[at + heads * V * query[:, None, None]].softmax(-1)
-        mass_of += torch.zeros_like(mass_of).scatter_add_(0, at.flatten(), p.flatten())
-        sequences_with += torch.bincount(_different(z), minlength=V)
+        scores = (E @ keys[last - asking[0]].mT).flatten(0, 1)  # of all tokens for the first query, then the second …
+        p = embedding(z + V * query[:, None], scores).mT.softmax(-1)  # of every head and position
+        mass_of.index_add_(0, z.flatten(), p.mT.flatten(0, 1))
         on_relation.copy_((p * (z == r[:, None])[:, None]).sum(-1))
-        added = embedding_bag(at.flatten(1), values.flatten(0, 1), mode="sum", per_sample_weights=p.flatten(1))
+        at = (starts + z[:, None]).flatten(1)
+        added = embedding_bag(at, values.flatten(0, 1), mode="sum", per_sample_weights=p.flatten(1))
         a.copy_(attention.add(E[z[:, -1]], added))
     return FactTables(
         keys,
         E,
         values,
-        mass_of.view(heads, V) / len(tokens),
-        mass_of.view(heads, V) / sequences_with.clamp_min(1),
+        mass_of.T / len(tokens),
+        mass_of.T / sequences_with_each_token(batch, V).clamp_min(1),
         rearrange(relation_mass, "(fact draw) head -> fact draw head", draw=draws),
         rearrange(attended, "(fact draw) d -> fact draw d", draw=draws),
     )
 
 
-def _different(tokens: Int[Tensor, "n t"]) -> Int[Tensor, "_"]:
-    """The tokens of all sequences, one that occurs in a sequence several times only once."""
-    ordered = tokens.sort(1).values
-    return torch.cat([ordered[:, 0], ordered[:, 1:][ordered.diff(dim=1) > 0]])
+_present: WeakKeyDictionary[Batch, Tensor] = WeakKeyDictionary()
+
+
+def sequences_with_each_token(batch: Batch, n_tokens: int) -> Int[Tensor, "token"]:
+    """In how many sequences of a batch each token occurs; counted once for a batch."""
+    found = _present.get(batch)
+    if found is None:
+        ordered = batch.tokens.sort(1).values
+        different = torch.cat([ordered[:, 0], ordered[:, 1:][ordered.diff(dim=1) > 0]])
+        found = _present[batch] = torch.bincount(different, minlength=n_tokens)
+    return found
 
 
 @shared
 @torch.no_grad()
 def final_streams(model: ToyTransformer, task: FactualTask, draws: int) -> Float[Tensor, "fact draw d"]:
     """x at the last position for every fact, whose logits are x U; for any model."""
-    tokens = facts_among_noise(task, draws).tokens
+    tokens = task.facts_among_noise(draws).tokens
     if why_no_tables(model) is None:
         block: Block = model.blocks[0]  # type: ignore[assignment]
         attended = fact_tables(model, task, draws).attended.flatten(0, 1)

@@ -59,8 +59,10 @@ class Answers:
     loss = −ln (Σ_{y right} p(y) / Σ_{y candidate} p(y));   accuracy: is the likeliest candidate right?
     """
 
-    right: Bool[Tensor, "batch #asked output"]
-    candidates: Bool[Tensor, "batch #asked output"]
+    right: Bool[Tensor, "batch #asked output"] | None = None
+    """None: the target."""
+    candidates: Bool[Tensor, "batch #asked output"] | None = None
+    """None: all outputs."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,7 @@ from torch import Tensor
 from toytf.memory import Association
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import shared
-from toytf.randomness import generator
-from toytf.task import Batch, Memory
+from toytf.task import Memory
 
 if TYPE_CHECKING:
     from tasks.factual.task import FactualTask
@@ -40,17 +39,11 @@ def factual_memories(task: "FactualTask", model: ToyTransformer) -> dict[str, Me
 
 
 @shared
-def facts_among_noise(task: "FactualTask", draws: int) -> Batch:
-    """Every fact in `draws` sequences, fact by fact; the same noise whenever it is asked for."""
-    return task.every_fact(draws, generator(0, "noise of every fact", device=task.device))
-
-
-@shared
 @torch.no_grad()
 def _attended(task: "FactualTask", model: ToyTransformer) -> Float[Tensor, "fact d"]:
     """The stream after attention for every fact, on average over noise."""
     name, total = "blocks.0.hook_resid_mid", torch.zeros((), device=task.device)
-    by_draw = rearrange(facts_among_noise(task, DRAWS).tokens, "(fact draw) t -> draw fact t", draw=DRAWS)
+    by_draw = rearrange(task.facts_among_noise(DRAWS).tokens, "(fact draw) t -> draw fact t", draw=DRAWS)
     for tokens in by_draw:
         total = total + model.observe(tokens, name, last=1)[1][name][:, -1]
     return total / DRAWS

@@ -33,6 +33,7 @@ from tasks.factual.memories import factual_memories
 from tasks.factual.table import FactTable, Law, random_table, structured_table, table_of
 from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
+from toytf.randomness import generator
 from toytf.task import FLOOR, Answers, Batch, Memory, Task
 
 END = "⟨eos⟩"
@@ -68,6 +69,7 @@ class FactualTask(Task):
         """The answer of every fact, in the order of `pairs`."""
         self.sets: Bool[Tensor, "R A"] = torch.tensor(table.sets, device=device)
         """Which answers belong to each relation."""
+        self._among_noise: dict[int, Batch] = {}
 
     @cached_property
     def _pair_law(self) -> Law:
@@ -78,6 +80,13 @@ class FactualTask(Task):
         """Draw n sequences, each about a fact drawn by p(s) p(r)."""
         uniform = torch.rand(n, generator=generator, device=self.device)
         return self.ask(self._fact.draw(torch.zeros(n, dtype=torch.long, device=self.device), uniform), generator)
+
+    def facts_among_noise(self, draws: int) -> Batch:
+        """Every fact in `draws` sequences, fact by fact; the same noise whenever it is asked for."""
+        if draws not in self._among_noise:
+            random = generator(0, "noise of every fact", device=self.device)
+            self._among_noise[draws] = self.every_fact(draws, random)
+        return self._among_noise[draws]
 
     def every_fact(self, draws: int, generator: torch.Generator) -> Batch:
         """Every fact in `draws` sequences, fact by fact."""
@@ -112,9 +121,8 @@ class FactualTask(Task):
             return None
         in_set = self.sets[batch.latents["relation"]][:, None]
         if role == "relation":
-            return Answers(in_set, torch.ones_like(in_set))
-        target = torch.nn.functional.one_hot(batch.targets, self.sets.shape[1]).bool()
-        return Answers(target, in_set)
+            return Answers(right=in_set)
+        return Answers(candidates=in_set)
 
     def references(self) -> Mapping[tuple[str, str], Reference]:
         """A model that knows every fact, and a uniform guess."""

@@ -12,7 +12,6 @@ from probes.additivity import two_way
 from probes.config import MANY_FACTS
 from probes.fact_tables import answers, are_answered, final_streams, fraction_answered, margins
 from tasks.factual.config import FactualConfig
-from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models import ToyTransformer
@@ -88,7 +87,7 @@ def test_what_is_read_out_is_what_the_model_says(last: str, model: dict[str, Any
     if layers.ln_final is not None:
         layers.ln_final.w.copy_(torch.linspace(-1, 2, 16))
         layers.ln_final.b.copy_(torch.linspace(3, 1, 16))
-    logits = layers(facts_among_noise(facts, 4).tokens, last=1)[:, -1]
+    logits = layers(facts.facts_among_noise(4).tokens, last=1)[:, -1]
     found = final_streams(layers, facts, 4) @ layers.unembed.W_U
     assert found.shape == (15, 4, 12)
     torch.testing.assert_close(found.flatten(0, 1), logits, rtol=1e-4, atol=1e-4)

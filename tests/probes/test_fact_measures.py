@@ -15,7 +15,6 @@ from probes.fact_tables import by_pair, fact_tables, missed
 from probes.pair_memory import swaps
 from probes.value_memory import recall_at_size
 from tasks.factual.config import FactualConfig
-from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models import ToyTransformer
@@ -258,7 +257,7 @@ def test_probes_add_up_the_stream_as_the_model_does(kept: float, monkeypatch: py
     monkeypatch.setattr(LayerPart, "skip", lambda self, x: kept * x)
     task = small()
     model = layer(task, kind="relu")
-    batch = facts_among_noise(task, 8)
+    batch = task.facts_among_noise(8)
     mid = "blocks.0.hook_resid_mid"
     logits, seen = model.observe(batch.tokens, mid, last=1)
     logits, targets = logits[:, -1], task.targets.repeat_interleave(8)

@@ -7,7 +7,6 @@ import torch
 
 from probes.fact_tables import fact_tables, factual, final_streams, subject_answers, why_no_tables
 from tasks.factual.config import FactualConfig
-from tasks.factual.memories import facts_among_noise
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models import ToyTransformer
@@ -42,7 +41,7 @@ def setting(task: dict[str, Any] | None = None, **model: Any) -> tuple[FactualTa
 def test_the_tables_are_what_the_forward_does(task: dict[str, Any], model: dict[str, Any]) -> None:
     facts, layer = setting(task, feed_forward={"kind": "relu"}, **model)
     draws = 4
-    tables, batch = fact_tables(layer, facts, draws), facts_among_noise(facts, draws)
+    tables, batch = fact_tables(layer, facts, draws), facts.facts_among_noise(draws)
     names = ("blocks.0.attn.hook_pattern", "blocks.0.hook_resid_mid", "blocks.0.attn.hook_attn_scores")
     logits, seen = layer.observe(batch.tokens, *names, last=1)
     pattern, attended, scores = (seen[name] for name in names)
@@ -65,7 +64,7 @@ def test_the_tables_are_what_the_forward_does(task: dict[str, Any], model: dict[
 
 def test_every_fact_meets_the_same_noise_again() -> None:
     facts, _ = setting()
-    assert torch.equal(facts_among_noise(facts, 3).tokens, facts_among_noise(facts, 3).tokens)
+    assert torch.equal(facts.facts_among_noise(3).tokens, facts.facts_among_noise(3).tokens)
 
 
 class LouderConfig(ModelConfig):
@@ -111,7 +110,7 @@ def test_what_looks_at_logits_only_takes_any_model(kind: str, model: dict[str, A
     facts, layer = setting(**model)
     probe = build_probe(plugins("probes")[kind](kind=kind))
     probe.check(layer, facts)
-    found = probe(layer, facts, facts_among_noise(facts, 1)).metrics
+    found = probe(layer, facts, facts.facts_among_noise(1)).metrics
     assert ("additivity/table_accuracy" in found) == (kind == "additivity" and not model)
 
 

@@ -35,7 +35,9 @@ def token_loss(
     if answers is None:
         flat, targets = logits.flatten(0, 1), batch.targets.flatten()
         return torch.nn.functional.cross_entropy(flat, targets, reduction="none").view_as(batch.targets)
-    return _logsumexp(logits, answers.candidates) - _logsumexp(logits, answers.right)
+    right, candidates = answers.right, answers.candidates
+    of_right = logits.gather(-1, batch.targets[..., None])[..., 0] if right is None else _logsumexp(logits, right)
+    return (logits.logsumexp(-1) if candidates is None else _logsumexp(logits, candidates)) - of_right
 
 
 def _logsumexp(logits: Float[Tensor, "b t output"], among: Bool[Tensor, "b #t output"]) -> Float[Tensor, "b t"]:
@@ -48,10 +50,10 @@ def token_accuracy(
     logits: Float[Tensor, "b t output"], batch: Batch, answers: Answers | None = None
 ) -> Float[Tensor, "b t"]:
     """1 where the likeliest output is the target, or the likeliest candidate one of the answers; 0 elsewhere."""
-    if answers is None:
-        return (logits.argmax(-1) == batch.targets).to(logits.dtype)
-    chosen = logits.masked_fill(~answers.candidates, -torch.inf).argmax(-1, keepdim=True)
-    return answers.right.expand_as(logits).gather(-1, chosen)[..., 0].to(logits.dtype)
+    right, candidates = (None, None) if answers is None else (answers.right, answers.candidates)
+    said = (logits if candidates is None else logits.masked_fill(~candidates, -torch.inf)).argmax(-1)
+    found = said == batch.targets if right is None else right.expand_as(logits).gather(-1, said[..., None])[..., 0]
+    return found.to(logits.dtype)
 
 
 def role_mean(values: Float[Tensor, "b t"], role: Bool[Tensor, "b t"]) -> Float[Tensor, ""]:
