@@ -117,7 +117,7 @@ def test_columns_that_were_changed_or_lost_are_named(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"columns\.json is not what toytf wrote"):
             read_columns(tmp_path)
     columns.unlink()
-    with pytest.raises(UserError, match=r"columns\.json cannot be read"):
+    with pytest.raises(UserError, match=r"columns\.json is missing"):
         MetricsFile(tmp_path / "metrics.jsonl")
     columns.write_bytes(content)
     assert len(read_columns(tmp_path)) == 3

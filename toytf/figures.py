@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from toytf.measurement import Quantity, Reference
 
 COLOURS = qualitative.Safe
+MEASURED = "measured"
+"""The label of a curve that is alone."""
 
 _BINS = 40
 _TICKS = 32
@@ -266,7 +268,12 @@ def power_laws(
         if any(value is not None for value in law.theory):
             dashed = {"color": colour, "dash": "dash", "width": 2}
             curve = go.Scatter(
-                x=law.x, y=law.theory, name=f"theory: {label}", legendgroup=label, mode="lines", line=dashed
+                x=law.x,
+                y=law.theory,
+                name="theory" if label == MEASURED else f"theory: {label}",
+                legendgroup=label,
+                mode="lines",
+                line=dashed,
             )
             figure.add_trace(curve)
     ticks = sorted({value for law in laws.values() for value in law.x})
@@ -307,10 +314,11 @@ def group_figures(
         others = [factor for factor in among if factor != numeric[0] and rows[factor].nunique() > 1]
 
         def label(row: Any, others: Sequence[str] = others) -> str:
-            return ", ".join([*filter(None, [row.name]), *(f"{factor} {getattr(row, factor)}" for factor in others)])
+            words = [*filter(None, [row.name]), *(f"{factor} {getattr(row, factor)}" for factor in others)]
+            return ", ".join(words) or MEASURED
 
         figure = power_laws(
-            series(rows, numeric[0], label), groups[str(name)].heading, x=numeric[0], y=str(name), guides={},
+            series(rows, numeric[0], label), groups[str(name)].title, x=numeric[0], y=groups[str(name)].unit, guides={},
             log_y=bool((rows["value"] > 0).all()),
         )  # fmt: skip
         yield str(name), figure

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from toytf.errors import UserError, nearest
 from toytf.measurement import Group, Measurement
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ def power_law(
     theory: the power by theory; if not given, that of the column `theory` where it is complete.
     points: how many different x a fit needs.
     """
+    for factor in (x, *by):
+        if factor not in table:
+            raise UserError(
+                f'power_law: the table has no factor "{factor}": {nearest(factor, map(str, table.columns))}'
+            )
     for key, part in table.groupby(list(by), dropna=False, sort=False) if by else [((), table)]:
         at: dict[str, Any] = {factor: value for factor, value in zip(by, key, strict=True) if not _missing(value)}
         slope = log_slope(part[x].tolist(), part["value"].tolist())

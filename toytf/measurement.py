@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from toytf.errors import UserError
+
 Scalar = str | int | float
 """What a factor of a measurement can be; True says that it is so, such as `weighted`."""
 
@@ -166,10 +168,17 @@ def reference_name(kind: str, name: str) -> str:
 
 
 def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> dict[str, float]:
-    """Values by flat name, and what each can be read against: a row of metrics.jsonl."""
+    """Values by flat name, and what each can be read against: a row of metrics.jsonl.
+
+    Refuses two measurements of one name: one of them would be lost.
+    """
     row: dict[str, float] = {}
+    taken: set[str] = set()
     for measured in measurements:
         name = measured.flat
+        if name in taken:
+            raise UserError(f"{name} is measured twice: give one of the two another name or factor")
+        taken.add(name)
         if measured.value is not None:
             row[name] = measured.value
         for kind in KINDS if references else ():

@@ -103,7 +103,14 @@ def plugins(group: str) -> dict[str, Any]:
             _leave_out(point, repr(error))
             continue
         base = _BASES.get(group)
-        if base is None or (isinstance(plugin, type) and issubclass(plugin, base)):
+        if base is not None and isinstance(plugin, type) and issubclass(plugin, base):
+            names = _names(plugin, base)
+            if point.name in names:
+                found[point.name] = plugin
+            else:
+                called = " or ".join(names) or "no Literal"
+                _leave_out(point, f"the {_tag(base)} of {plugin.__name__} is {called}, and must be {point.name}")
+        elif base is None:
             found[point.name] = plugin
         elif isinstance(plugin, ModuleType):
             found |= _defined_in(plugin, base)
@@ -120,10 +127,19 @@ def _defined_in(module: ModuleType, base: type[Plugin]) -> dict[str, type[Plugin
     found: dict[str, type[Plugin]] = {}
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module.__name__:
-            tag = cls.model_fields["experiment" if base is ExperimentConfig else "kind"]
-            names = get_args(tag.annotation) if get_origin(tag.annotation) is Literal else ()
-            found |= dict.fromkeys(names, cls)
+            found |= dict.fromkeys(_names(cls, base), cls)
     return found
+
+
+def _tag(base: type[Plugin]) -> str:
+    """The field by which a config says which plug-in it means."""
+    return "experiment" if base is ExperimentConfig else "kind"
+
+
+def _names(cls: type[Plugin], base: type[Plugin]) -> tuple[str, ...]:
+    """What a config class is called: the Literal of its tag."""
+    tag = cls.model_fields[_tag(base)].annotation
+    return get_args(tag) if get_origin(tag) is Literal else ()
 
 
 def _leave_out(point: EntryPoint, reason: str) -> None:
@@ -138,7 +154,15 @@ def implementation(config: Plugin) -> Callable[..., Any]:
 def imported(place: str) -> Callable[..., Any]:
     """Import what "module:name" names."""
     module, _, name = place.partition(":")
-    return cast(Callable[..., Any], getattr(importlib.import_module(module), name))
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # of something that the module imports
+        raise UserError(f'the implementation "{place}" cannot be found: there is no module {error.name}') from None
+    if not hasattr(loaded, name):
+        raise UserError(f'the implementation "{place}" cannot be found: {module} has no {name}')
+    return cast(Callable[..., Any], getattr(loaded, name))
 
 
 class _OneOf:

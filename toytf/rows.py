@@ -60,15 +60,16 @@ def _columns(directory: Path) -> dict[str, Quantity]:
     path, known = directory / COLUMNS, Checksums(directory)[COLUMNS]
     if not path.exists() and (known is None or NONE_YET in known):
         return {}
+    mend = "put it back from a copy, or start anew with another --out"
+    if not path.exists():
+        raise UserError(f"{path} is missing: {mend}")
     content = read_bytes(path)
     try:
         if known is not None and sha256(content) not in known:
             raise ValueError
         return from_json(json.loads(content))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        raise UserError(
-            f"{path} is not what toytf wrote: put it back from a copy, or start anew with another --out"
-        ) from None
+        raise UserError(f"{path} is not what toytf wrote: {mend}") from None
 
 
 class MetricsFile:

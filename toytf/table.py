@@ -45,6 +45,8 @@ def tidy(rows: Iterable["Row"], columns: Mapping[str, Quantity]) -> "pd.DataFram
             )  # fmt: skip
     table = pd.DataFrame(found, columns=[*FIRST, *factors, *LAST])
     table[[*factors]] = table[[*factors]].convert_dtypes()  # whole numbers stay whole beside those that are missing
+    flags = [factor for factor in factors if table[factor].dtype == "boolean"]
+    table[flags] = table[flags].fillna(value=False).astype(bool)  # what is not said to be so is not so
     return table.astype(dict.fromkeys(LAST, float))
 
 

@@ -79,7 +79,9 @@ class CapacityConfig(SeededConfig):
                 raise ValueError(f"dimensions: {d} is listed twice, once as [{d}, {d}]")
         for rule in _of(self.rules):
             if rule.width != "none" and not self.widths:
-                raise ValueError(f'widths is empty, but the rule "{rule.name}" has a width')
+                raise ValueError(
+                    f'widths is empty, but the rule "{rule.name}" has a width: give some, such as widths: [4, 8]'
+                )
             if rule.all_or_nothing and self.criterion != "all":
                 raise ValueError(
                     f'criterion = {self.criterion}: the rule "{rule.name}" stores all pairs or none: use criterion: all'
@@ -139,7 +141,9 @@ class StorageConfig(SeededConfig):
     def _rules_fit(self) -> "StorageConfig":
         for rule in _of(self.rules):
             if rule.width != "none" and self.width is None:
-                raise ValueError(f'width is missing, but the rule "{rule.name}" has a width')
+                raise ValueError(
+                    f'width is missing, but the rule "{rule.name}" has a width: give one, such as width: 16'
+                )
             if rule.pairs and self.pairs is None:
                 raise ValueError(f'pairs is missing, but the rule "{rule.name}" is for keys that are sums of two parts')
             if "storage" not in rule.experiments:

@@ -100,6 +100,8 @@ class Study(Experiment, Generic[C]):
         metrics = MetricsFile(run.metrics_file)
         metrics.check_seeds(self.config.seeds)
         cases = list(self.cases())
+        if not cases:
+            raise UserError(f"{self.config.experiment}: there is no case to measure")
         with JobLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
             for case in cases:
                 name = self.label(case)
@@ -132,6 +134,8 @@ class Study(Experiment, Generic[C]):
         check_stop()
         written = {_identity(row) for row in metrics.rows}
         for seed, step, found in self.seeds(case, left):
+            if found is None:
+                raise UserError("measure returned nothing: it should yield measurements")
             measured = []
             for one in found:
                 if isinstance(one, Measurement):

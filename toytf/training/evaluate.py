@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from toytf.errors import UserError
 from toytf.measurement import Measurement, Quantity, Reference
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
@@ -133,7 +134,12 @@ def measure(
     model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch, forward: Forward = fast_forward
 ) -> tuple[list[Measurement], dict[str, ProbeResult]]:
     """All measurements of a model on a batch, and what each probe found; probes share what they compute."""
+    results: dict[str, ProbeResult] = {}
     with sharing():
-        results = {probe.config.kind: probe(model, task, batch) for probe in probes}
+        for probe in probes:
+            found: object = probe(model, task, batch)
+            if not isinstance(found, ProbeResult):
+                raise UserError(f'probe "{probe.config.kind}" returned {type(found).__name__}, not a ProbeResult')
+            results[probe.config.kind] = found
     measured = [*role_metrics(model, batch, forward, task), *task.statistics(batch)]
     return [*measured, *(found for result in results.values() for found in result.measurements)], results

@@ -94,12 +94,13 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
         watch.evaluating()
         for found, loss in zip(learner.evaluate(trainer.step), trainer.take_losses(), strict=True):
             measured = [*found.measurements, *([] if loss is None else [TRAIN.measurement(loss, "loss")])]
-            if not all(math.isfinite(value) for value in as_row(measured, references=found.references).values()):
-                raise _diverged(store, trainer.step)
+            row = as_row(measured, references=found.references)
+            wrong = next((name for name, value in row.items() if not math.isfinite(value)), None)
+            if wrong is not None:
+                raise _diverged(store, trainer.step, wrong)
             if trainer.step == config.steps:
                 watch.ended(found)
-            row = metrics.record(found.seed, trainer.step, measured, references=found.references)
-            watch.measured(row, measured)
+            watch.measured(metrics.record(found.seed, trainer.step, measured, references=found.references), measured)
 
     if latest is None:
         evaluate()
@@ -127,16 +128,18 @@ def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected
 
 
 def _check_finite(learner: Learner, store: CheckpointStore, step: int) -> None:
-    finite = torch.stack([parameter.detach().isfinite().all() for parameter in learner.parameters.values()])
-    if not bool(finite.all()):
-        raise _diverged(store, step)
+    finite = torch.stack([parameter.detach().isfinite().all() for parameter in learner.parameters.values()]).tolist()
+    if not all(finite):
+        raise _diverged(store, step, [*learner.parameters][finite.index(False)])
 
 
-def _diverged(store: CheckpointStore, step: int) -> RunFailed:
+def _diverged(store: CheckpointStore, step: int, what: str) -> RunFailed:
     latest = store.latest()
     if latest is None:
-        return RunFailed("the model as it is built gives values that are not finite")
+        return RunFailed(
+            f"before the first step {what} is not finite: look at the model as it is built, or at the probe"
+        )
     return RunFailed(
-        f"training diverged by step {step}: a value is not finite; the last good checkpoint is at step {latest}; "
+        f"training diverged by step {step}: {what} is not finite; the last good checkpoint is at step {latest}; "
         "to try a smaller train.optimizer.lr, choose another --out"
     )
