@@ -33,7 +33,7 @@ from toytf.probe import ProbeResult
 
 ADDITIVITY = Group(
     "additivity", "Logits as a sum over subject and relation", "Where the interaction is small and the sum answers all "
-    "facts, no pair is stored as such; pairs that are need a feed-forward part, or heads that compete.",
+    "facts, no memory of pairs is needed. Where the sum fails, facts need a feed-forward part or competing heads.",
 )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ class MarginsConfig(ProbeConfig):
 
 
 class ScoresConfig(ProbeConfig):
-    """Where the scores of right answers and of their rivals lie: broad as with the Hebbian rule, or narrow at t*."""
+    """Where the scores of right answers and of their rivals lie: broad (Hebbian), or narrow, just above the rivals."""
 
     implementation: ClassVar[str] = "probes.scores:Scores"
     reads_batch: ClassVar[bool] = False

@@ -18,8 +18,8 @@ from toytf.probe import ProbeResult
 from toytf.task import Task
 
 RATIO = Group(
-    "ratio", "Facts against sizes", "How much a parameter, a head or a dimension has to hold; near the values of "
-    "theory a model of this size is full.",
+    "ratio", "Facts against sizes", "How much a parameter, a head or a dimension has to hold. Facts per parameter "
+    "near the value of theory mean a full model; a dimension above it means room to spare.",
 )  # fmt: skip
 THEOREM = Group(
     "theorem", "Conditions of the theorems with constants 1 (1: they hold)", "Where one holds, weights that know all "

@@ -8,8 +8,8 @@ from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 
 FACTS = Group(
-    "facts", "Facts over all pairs", "How many facts the model knows, each asked equally often, and how many whatever "
-    "the noise around them. Chance is a guess.",
+    "facts", "Facts over all pairs", "How many facts the model knows, each asked equally often; `stored` counts those "
+    "that are right in every draw of the noise. Chance is a guess.",
 )  # fmt: skip
 
 

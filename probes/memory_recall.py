@@ -21,7 +21,7 @@ from toytf.task import Batch, Task
 
 RECALL = Group(
     "recall", "Recall, as a fraction of the pairs", "At 1 a learned matrix gives the right answer for every pair that "
-    "it should store. Memories that leave chance one after the other are learned one after the other.",
+    "it should store. The order in which memories leave chance is the order of learning.",
     variants=("criterion", "head"), timed="onset",
 )  # fmt: skip
 KL = Group(

@@ -159,3 +159,49 @@ def test_a_broken_plug_in_does_not_stop_a_run_of_others(command: "Command", tiny
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert "is no role of this task" in ended.stderr.splitlines()[-1]  # validated: the schema was built without it
+
+
+MISTAKES = {
+    "another kind": (
+        ('kind: Literal["agreement"]', 'kind: Literal["agrement"]'),
+        "probes=[memory_recall]",
+        (0, "the kind of AgreementConfig is agrement, and must be agreement"),
+    ),
+    "no such class": (("previous:Agreement", "previous:Agrement"), "", (2, "copycat.previous has no Agrement")),
+    "no such module": (("copycat.previous:Agreement", "copycat.prev:Agreement"), "", (2, "no module copycat.prev")),
+    "nothing returned": (
+        ("        return ProbeResult([measured], draw=draw)", "        ProbeResult([measured], draw=draw)"),
+        "",
+        (2, 'probe "agreement" returned NoneType, not a ProbeResult'),
+    ),
+    "measured twice": (
+        ("ProbeResult([measured],", "ProbeResult([measured, measured],"),
+        "",
+        (2, "agreement/previous is measured twice: give one of the two another name or factor"),
+    ),
+    "not a number": (
+        ("float(right.mean())", "float('nan')"), "",
+        (1, "before the first step agreement/previous is not finite"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "override", "end"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_of_a_package_is_one_line(
+    change: tuple[str, str], override: str, end: tuple[int, str], installed: Path, command: "Command", tmp_path: Path
+) -> None:
+    shutil.copytree(installed, tmp_path / "site")
+    source = tmp_path / "site" / "copycat"
+    if override:  # an entry point of its own, not the module
+        points = next((tmp_path / "site").glob("copycat-*.dist-info")) / "entry_points.txt"
+        text = points.read_text().replace("copycat = copycat.config", "agreement = copycat.config:AgreementConfig")
+        points.write_text(text)
+    files = [path for path in source.glob("*.py") if change[0] in path.read_text()]
+    assert len(files) == 1
+    files[0].write_text(files[0].read_text().replace(*change))
+    (tmp_path / "copy.yaml").write_text(COPY)
+    arguments = ["run", "copy.yaml", *([override] if override else []), "--out", "run"]
+    ended = command(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert ended.returncode == end[0], ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert end[1] in ended.stderr

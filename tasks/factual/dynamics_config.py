@@ -16,7 +16,7 @@ SMALLEST = 1e-30
 
 
 class FactDynamicsConfig(SeededConfig):
-    """Which part of a fact linear attention learns when: the relation's answers, then the subject's, beside theory."""
+    """In which order linear attention learns the parts of a fact: the relation's answers, then the subject's."""
 
     implementation: ClassVar[str] = "tasks.factual.dynamics:FactDynamics"
 

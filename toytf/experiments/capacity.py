@@ -35,10 +35,11 @@ STORED = Group(
 )  # fmt: skip
 OVER_THEORY = Group("over_theory", "Measured / theory", "At 1 the prediction is exact.")
 LOAD = Group(
-    "load", "p log p / (d_in d_out)", "For the best weights it falls with the dimension, slowly, towards 1/2.",
+    "load", "Load p log p / (d_in d_out) of p pairs",
+    "For the best weights it falls with the dimension, slowly, towards 1/2.",
 )  # fmt: skip
-FACTS = Group("facts_per_parameter", "Associations per parameter", "What one weight is worth, in pairs.")
-BITS = Group("bits_per_parameter", "Bits per parameter", "What one weight is worth, in bits of the answers.")
+FACTS = Group("facts_per_parameter", "Associations per parameter", "Pairs stored per weight.")
+BITS = Group("bits_per_parameter", "Bits per parameter", "Bits that the stored answers take, per weight.")
 EXPONENT = Group(
     "exponent", "Capacity grows like dimension to the power of", "2 means that capacity is proportional to the number "
     "of weights of a square matrix.", variants=("error",),

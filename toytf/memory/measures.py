@@ -32,7 +32,7 @@ MARGIN = Group(
     unit="standard deviations of a score",
 )  # fmt: skip
 SCORES = Group(
-    "scores", "Scores", "The best weights lift the scores of right values just above the largest of the rivals.",
+    "scores", "Scores", "The best weights lift the score of each right value just above those of its own rivals.",
     unit="standard deviations of a score", curve=False,
 )  # fmt: skip
 SPECTRUM = Group(
