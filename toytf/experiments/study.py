@@ -102,13 +102,14 @@ class Study(Experiment, Generic[C]):
         cases = list(self.cases())
         if not cases:
             raise UserError(f"{self.config.experiment}: there is no case to measure")
+        before = _Before(metrics, self.last_step, {factor for case in cases for factor in factors(case)})
         with JobLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
             for case in cases:
                 name = self.label(case)
                 line.begin(name)
                 started = time.perf_counter()
                 try:
-                    self._measure(case, run, metrics)
+                    self._measure(case, run, metrics, before)
                 except Interrupted:
                     raise Interrupted(f"stopped before {name} was done; to go on: {run.resume_command}") from None
                 except UserError as error:
@@ -126,13 +127,12 @@ class Study(Experiment, Generic[C]):
         at = factors(case)
         return flat(Quantity(Group(self.config.experiment, ""), at=at, plain=self._unsaid(at)))
 
-    def _measure(self, case: C, run: Run, metrics: MetricsFile) -> None:
+    def _measure(self, case: C, run: Run, metrics: MetricsFile, before: "_Before") -> None:
         at = factors(case)
-        left = [seed for seed in self.config.seeds if not self._is_done(at, metrics, seed)]
+        left = [seed for seed in self.config.seeds if not before.is_done(at, seed)]
         if not left:
             return
         check_stop()
-        written = {_identity(row) for row in metrics.rows}
         for seed, step, found in self.seeds(case, left):
             if found is None:
                 raise UserError("measure returned nothing: it should yield measurements")
@@ -143,19 +143,10 @@ class Study(Experiment, Generic[C]):
                 elif seed == self.config.seeds[0]:
                     run.keep_figure(one.name, one.draw())
             references = step == self.last_step
-            row: Row = {"seed": seed, "step": step, **as_row(measured, references=references)}
-            if _identity(row) not in written:
-                metrics.record(seed, step, measured, references=references)
-            else:
+            if before.has({"seed": seed, "step": step, **as_row(measured, references=references)}):
                 metrics.describe(measured)
-
-    def _is_done(self, at: Mapping[str, Scalar], metrics: MetricsFile, seed: int) -> bool:
-        """Is there a row of the last step about this case?"""
-        return any(
-            row["step"] == self.last_step
-            and any(at.items() <= metrics.columns[name].at.items() for name in row if name in metrics.columns)
-            for row in metrics.of(seed)
-        )
+            else:
+                metrics.record(seed, step, measured, references=references)
 
     def _unsaid(self, at: Mapping[str, Scalar]) -> tuple[str, ...]:
         return tuple(factor for factor, value in self.plain.items() if at.get(factor) == value)
@@ -186,6 +177,27 @@ class Study(Experiment, Generic[C]):
 def _if_a_number(measured: Measurement) -> Measurement:
     """What is not a number did not come."""
     return replace(measured, value=None) if measured.value is not None and math.isnan(measured.value) else measured
+
+
+class _Before:
+    """The rows that a run has already: what is in them is not measured, or written, again."""
+
+    def __init__(self, metrics: MetricsFile, last_step: int, factors: set[str]) -> None:
+        self._rows = {_identity(row) for row in metrics.rows}
+        self._done: dict[int, set[frozenset[tuple[str, Scalar]]]] = {}
+        for row in metrics.rows:
+            if row["step"] == last_step:
+                cases = self._done.setdefault(int(row["seed"]), set())
+                for about in (metrics.columns[name] for name in row if name in metrics.columns):
+                    cases.add(frozenset((factor, value) for factor, value in about.at.items() if factor in factors))
+
+    def has(self, row: Row) -> bool:
+        """Is there a row of this seed and step with the same metrics?"""
+        return _identity(row) in self._rows
+
+    def is_done(self, at: Mapping[str, Scalar], seed: int) -> bool:
+        """Is there a row of the last step about this case?"""
+        return any(at.items() <= case for case in self._done.get(seed, ()))
 
 
 def _identity(row: Row) -> tuple[float, float, frozenset[str]]:
