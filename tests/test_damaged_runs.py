@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, toytf.Run]:
     found = {}
     for kind, config, module, line, method, call in (
         ("training", TRAINING, train, "ProgressLine", "stepped", 8),
-        ("study", STUDY, study, "JobLine", "begin", 2),
+        ("study", STUDY, study, "CaseLine", "begin", 2),
     ):
         out = tmp_path_factory.mktemp(kind)
         found[f"{kind}, finished"] = toytf.run(config, out=out / "run")

@@ -7,6 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
+from toytf.errors import UserError
 from toytf.fits import log_slope, power_law
 from toytf.measurement import (
     Group,
@@ -71,10 +72,26 @@ def test_numbers_of_numpy_and_pandas_become_those_of_python() -> None:
     assert measured.flat == "capacity/d4_a0.5"
 
 
-@pytest.mark.parametrize("taken", ["seed", "step", "group", "metric", "variant"])
+@pytest.mark.parametrize("taken", ["seed", "step", "group", "name", "metric", "variant", "value", "theory", "spread"])
 def test_a_factor_cannot_be_called_as_a_column_of_every_table(taken: str) -> None:
-    with pytest.raises(ValueError, match=f"cannot be called {taken}"):
-        RECALL.measurement(1.0, **{taken: 1})
+    with pytest.raises(UserError, match=f"cannot be called {taken}"):
+        Quantity(RECALL, at={taken: 1})
+
+
+@pytest.mark.parametrize("name", ["", "seed", "step", "theory", "ideal", "chance", "a/b", "a@b"])
+def test_a_group_has_a_name_of_its_own(name: str) -> None:
+    with pytest.raises(UserError, match="a group cannot be called"):
+        Group(name, "Title")
+
+
+def test_two_measurements_of_one_name_are_refused() -> None:
+    with pytest.raises(UserError, match="capacity/optimum is measured twice"):
+        as_row([STORED.measurement(1.0, "optimum"), STORED.measurement(2.0, rule="optimum")])
+
+
+def test_a_factor_cannot_be_given_twice() -> None:
+    with pytest.raises(UserError, match="is measured at d already"):
+        STORED.measurement(1.0, d=4).placed({"d": 5})
 
 
 def test_quantities_survive_their_file() -> None:
@@ -95,8 +112,10 @@ def test_what_is_no_file_of_quantities_is_refused(content: object) -> None:
 
 
 def test_of_an_unknown_metric_its_group_and_test_are_known() -> None:
-    assert quantity_of("eval@clean/a_loss") == Quantity(Group("eval", "eval"), "a_loss", {"test": "clean"})
-    assert flat(quantity_of("truncated/W/loss")) == "truncated/W/loss"
+    loss = quantity_of("eval@clean/a_loss")
+    assert (loss.group.name, loss.group.timed, loss.test, loss.at["quantity"]) == ("eval", "halfway", "clean", "loss")
+    for name in ("eval@clean/a_loss", "truncated/W/loss", "recall/W_OV2/head0", "coincidence"):
+        assert flat(quantity_of(name)) == name
 
 
 def test_measuring_needs_no_torch() -> None:
@@ -128,7 +147,7 @@ def test_the_table_has_factors_and_references_as_columns() -> None:
     assert len(table) == 12
     optimum = table[(table["rule"] == "optimum") & ~table["variant"]]
     assert optimum[["seed", "step", "value", "theory"]].values.tolist() == [
-        [0, 0, 1.0, 4.0],  # written with the last row, and true of the first
+        [0, 0, 1.0, 4.0],  # written with the last row only
         [0, 5, 2.0, 4.0],
         [1, 0, 3.0, 4.0],
         [1, 5, 6.0, 4.0],
@@ -145,6 +164,20 @@ def test_a_metric_that_some_seed_lacks_has_no_mean() -> None:
     both, one = RECALL.measurement(1.0, "a"), RECALL.measurement(1.0, "b")
     table = tidy(*rows_of([(0, [both, one])], [(0, [both])]))
     assert over_seeds(table)["metric"].tolist() == ["recall/a"]
+
+
+def test_a_row_with_references_of_its_own_keeps_them() -> None:
+    steps = [(step, [RECALL.measurement(0.5, "a", chance=chance)]) for step, chance in ((0, 0.1), (5, 0.2))]
+    measured = [found for _, found in steps]
+    rows = [{"seed": 0, "step": step, **as_row(found)} for step, found in steps]
+    table = tidy(rows, {one.flat: one.quantity for found in measured for one in found})
+    assert table["chance"].tolist() == [0.1, 0.2]
+
+
+def test_what_is_not_said_to_be_so_is_not_so() -> None:
+    measured = [RECALL.measurement(0.5, memory="W"), RECALL.measurement(0.7, memory="W", weighted=True)]
+    table = tidy(*rows_of([(0, measured)]))
+    assert table[~table["weighted"]]["value"].tolist() == [0.5]
 
 
 # Fits
@@ -168,7 +201,9 @@ def test_the_error_of_a_slope_is_that_of_linear_regression() -> None:
     assert (slope.value, slope.error) == pytest.approx((known.slope, known.stderr))
 
 
-@pytest.mark.parametrize(("x", "y"), [([2.0], [1.0]), ([2.0, 2.0], [1.0, 3.0]), ([2.0, 4.0], [0.0, 1.0])])
+@pytest.mark.parametrize(
+    ("x", "y"), [([2.0], [1.0]), ([2.0, 2.0], [1.0, 3.0]), ([2.0, 4.0], [0.0, 1.0]), ([0.0, 1.0], [1.0, 2.0])]
+)
 def test_no_line_through_one_point_or_zero(x: list[float], y: list[float]) -> None:
     assert log_slope(x, y) is None
 

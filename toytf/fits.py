@@ -23,11 +23,11 @@ class Slope:
 
 
 def log_slope(x: Sequence[float], y: Sequence[float]) -> Slope | None:
-    """Least squares of log y against log x; None with fewer than two different x, or where y is not above 0.
+    """Least squares of log y against log x; None with fewer than two different x, or where one is not above 0.
 
     b = Σ (X − X̄)(Y − Ȳ) / Σ (X − X̄)²,   error² = Σ (Y − Ŷ)² / ((n − 2) Σ (X − X̄)²),   X = ln x, Y = ln y
     """
-    if len(set(x)) < 2 or not all(value > 0 and math.isfinite(value) for value in y):
+    if len(set(x)) < 2 or not all(value > 0 and math.isfinite(value) for value in (*x, *y)):
         return None
     X, Y = np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float))
     X, Y = X - X.mean(), Y - Y.mean()

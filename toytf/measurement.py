@@ -17,6 +17,9 @@ Scalar = str | int | float
 KINDS = ("ideal", "theory", "chance")
 """What a value can be read against: `ideal/<metric>` and so on."""
 
+TAKEN = {"seed", "step", "group", "name", "metric", "variant", "value", "spread", *KINDS}
+"""Columns of every table, which no factor can be called."""
+
 SHORT = {
     "d": "d", "width": "m", "alpha": "a", "beta": "b", "n_tokens": "N", "n_heads": "H", "samples": "n", "contexts": "m",
 }  # fmt: skip
@@ -55,6 +58,10 @@ class Group:
     timed: Literal["", "onset", "halfway"] = ""
     """Of which moment the step is of interest: when it leaves chance, or when it is halfway to the ideal."""
 
+    def __post_init__(self) -> None:
+        if self.name in ("", "seed", "step", *KINDS) or set(self.name) & set("/@"):
+            raise UserError(f'a group cannot be called "{self.name}"')
+
     def measurement(
         self,
         value: float | None,
@@ -66,7 +73,7 @@ class Group:
         **at: Scalar | None,
     ) -> "Measurement":
         """A measurement of this group; None among the factors is left out, and as value: there is none."""
-        said = {factor: _plain(given) for factor, given in at.items() if given is not None}
+        said = {factor: plain_scalar(given) for factor, given in at.items() if given is not None}
         number = None if value is None else float(value)
         return Measurement(Quantity(self, name, said), number, Reference(ideal, chance, theory))
 
@@ -87,11 +94,9 @@ class Quantity:
     """Factors that the flat name leaves out, being at the value that goes without saying."""
 
     def __post_init__(self) -> None:
-        taken = set(self.at) & {"seed", "step", "group", "metric", "variant"}
+        taken = set(self.at) & TAKEN
         if taken:
-            raise ValueError(
-                f"a factor of {self.group.name} cannot be called {min(taken)}: the table has such a column"
-            )
+            raise UserError(f"a factor of {self.group.name} cannot be called {min(taken)}: the table has such a column")
 
     @property
     def is_variant(self) -> bool:
@@ -128,6 +133,9 @@ class Measurement:
     def placed(self, at: Mapping[str, Scalar], plain: Iterable[str] = ()) -> "Measurement":
         """The same, taken at these factors as well; they come before its own."""
         own = self.quantity
+        twice = set(at) & set(own.at)
+        if twice:
+            raise UserError(f"{self.flat} is measured at {min(twice)} already: call one of the two factors otherwise")
         return replace(self, quantity=replace(own, at={**at, **own.at}, plain=(*plain, *own.plain)))
 
     def on_test(self, test: str) -> "Measurement":
@@ -156,7 +164,7 @@ def _word(factor: str, value: Scalar) -> str:
     return SHORT.get(factor, factor) + repr(value).removesuffix(".0")
 
 
-def _plain(value: Any) -> Scalar:
+def plain_scalar(value: Any) -> Scalar:
     """A number of numpy or pandas as Python's own."""
     own: Scalar = value.item() if hasattr(value, "item") else value
     return own
@@ -165,6 +173,16 @@ def _plain(value: Any) -> Scalar:
 def reference_name(kind: str, name: str) -> str:
     """The flat name of what a metric can be read against: `ideal/recall/W_OV2`."""
     return f"{kind}/{name}"
+
+
+def is_reference(name: str) -> bool:
+    """Is this the flat name of something to read a metric against?"""
+    return name.partition("/")[0] in KINDS
+
+
+def spread_name(name: str) -> str:
+    """The flat name of the standard deviation of a metric over seeds, in a summary."""
+    return f"{name}/std"
 
 
 def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> dict[str, float]:
@@ -189,10 +207,13 @@ def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> d
 
 
 def quantity_of(name: str) -> Quantity:
-    """What can be told of a metric by its flat name alone."""
+    """What can be told of a metric by its flat name alone, as of runs that an earlier version made."""
     first, _, rest = name.partition("/")
     group, _, test = first.partition("@")
-    return Quantity(Group(group, group), rest, {"test": test} if test else {})
+    timed: Literal["", "onset", "halfway"] = "onset" if group == "recall" else "halfway" if group == "eval" else ""
+    quantity = rest.rpartition("_")[2] if group == "eval" else ""
+    at: dict[str, Scalar] = {factor: said for factor, said in (("test", test), ("quantity", quantity)) if said}
+    return Quantity(Group(group, group, timed=timed), rest, at, ("quantity",) if quantity else ())
 
 
 # Quantities as JSON
@@ -201,13 +222,14 @@ def quantity_of(name: str) -> Quantity:
 def to_json(quantities: Mapping[str, Quantity]) -> dict[str, Any]:
     """Groups, and quantities by flat name, as JSON can hold them."""
     groups: list[Group] = list(dict.fromkeys(quantity.group for quantity in quantities.values()))
-    default = Group("", "")
+    default = Group("default", "")
+
+    def told(group: Group) -> dict[str, Any]:
+        values = {part.name: getattr(group, part.name) for part in fields(Group)}
+        return {name: value for name, value in values.items() if name == "title" or value != getattr(default, name)}
+
     return {
-        "groups": [
-            {part.name: getattr(group, part.name) for part in fields(Group)
-             if getattr(group, part.name) != getattr(default, part.name)}
-            for group in groups
-        ],
+        "groups": [told(group) for group in groups],
         "metrics": {
             name: [groups.index(quantity.group), quantity.name, dict(quantity.at), list(quantity.plain)]
             for name, quantity in quantities.items()

@@ -95,6 +95,10 @@ class MetricsFile:
     def describe(self, measurements: Iterable[Measurement]) -> None:
         """Write what is new among the quantities into columns.json."""
         quantities = {measured.flat: measured.quantity for measured in measurements}
+        for name, quantity in quantities.items():
+            known = self.columns.get(name, quantity)
+            if (known.group.name, known.name, known.at) != (quantity.group.name, quantity.name, quantity.at):
+                raise UserError(f"{name} is the name of two quantities: give one of them another name or factor")
         new = {name: quantity for name, quantity in quantities.items() if name not in self.columns}
         if new:
             path = self.path.parent / COLUMNS

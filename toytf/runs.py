@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import shutil
 import sys
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from toytf import config as configs
 from toytf.checksums import Checksums, read_bytes, sha256
 from toytf.errors import UserError, nearest
 from toytf.files import write_atomic
-from toytf.measurement import Quantity
+from toytf.measurement import Quantity, is_reference, quantity_of
 from toytf.plugins import ExperimentConfig, load_config, probe_config
 from toytf.rows import COLUMNS, read_columns, read_rows
 from toytf.summary import by_seed, summarise
@@ -103,6 +105,8 @@ class Run:
                 path.unlink(missing_ok=True)
             if self.checkpoints.is_dir():
                 self.checkpoints.rmdir()
+            if self.figures.is_dir():
+                shutil.rmtree(self.figures)
 
     @property
     def name(self) -> str:
@@ -158,8 +162,16 @@ class Run:
 
     @property
     def columns(self) -> dict[str, Quantity]:
-        """What the metrics are about, by their flat names."""
-        return read_columns(self.directory)
+        """What the metrics are about, by their flat names; of a run that an earlier version made, what names tell."""
+        if self.described:
+            return read_columns(self.directory)
+        names = {name: None for row in read_rows(self.metrics_file) for name in row if name not in ("seed", "step")}
+        return {name: quantity_of(name) for name in names if not is_reference(name)}
+
+    @property
+    def described(self) -> bool:
+        """Is it written down what the metrics are about?"""
+        return (self.directory / COLUMNS).exists() or Checksums(self.directory)[COLUMNS] is not None
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -216,12 +228,17 @@ class Run:
         write_atomic(self.directory / _figure_file(name), content)
         Checksums(self.directory)[_figure_file(name)] = sha256(content)
 
+    def lost_figure(self, name: str) -> bool:
+        """Was a figure of this name kept, and is it gone?"""
+        known = Checksums(self.directory)[_figure_file(name)]
+        return known is not None and not (self.directory / _figure_file(name)).exists()
+
     def kept_figure(self, name: str) -> Any:
-        """A plotly figure that was kept; None if there is none of this name."""
+        """A plotly figure that was kept; None if there is none of this name, or if somebody removed it."""
         from plotly.io import from_json
 
         known, path = Checksums(self.directory), self.directory / _figure_file(name)
-        if known[_figure_file(name)] is None and not path.exists():
+        if not path.exists():
             return None
         mend = "put it back from a copy, or start anew with another --out"
         known.check(_figure_file(name), mend)
@@ -305,15 +322,27 @@ class Run:
         self, kind: str, *, step: int | None = None, seed: int | None = None, test: str | None = None
     ) -> "ProbeResult":
         """Run a probe on any checkpoint, with the options that this run's config gives it, on the task or on a test."""
+        return self.probes([kind], step=step, seed=seed, test=test)[kind]
+
+    def probes(
+        self, kinds: Iterable[str], *, step: int | None = None, seed: int | None = None, test: str | None = None
+    ) -> "dict[str, ProbeResult]":
+        """Run several probes on a checkpoint, which share what they compute."""
+        from toytf.probe import sharing
         from toytf.training.build import build_probe
 
         task = self._task_or_test(test)
-        own = [probe for probe in self.config.probes if probe.kind == kind]
-        chosen = own[0] if own else probe_config(kind)
-        chosen.check_fits(task.config)
-        probe, model = build_probe(chosen), self.model(step=step, seed=seed)
-        probe.check(model, task)
-        return probe(model, task, self.batch(self.config.train.evaluation.sequences, seed=seed, test=test))
+        own = {probe.kind: probe for probe in self.config.probes}
+        chosen = [own.get(kind) or probe_config(kind) for kind in kinds]
+        for config in chosen:
+            config.check_fits(task.config)
+        model = self.model(step=step, seed=seed)
+        probes = {config.kind: build_probe(config) for config in chosen}
+        for probe in probes.values():
+            probe.check(model, task)
+        batch = self.batch(self.config.train.evaluation.sequences, seed=seed, test=test)
+        with sharing():
+            return {kind: probe(model, task, batch) for kind, probe in probes.items()}
 
     @cached_property
     def _tests(self) -> "dict[str, Task]":

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from toytf.errors import Interrupted
@@ -11,39 +12,54 @@ from toytf.errors import Interrupted
 if TYPE_CHECKING:
     from types import FrameType
 
-_asked = threading.Event()
+_asked: ContextVar[threading.Event | None] = ContextVar("asked", default=None)
+"""Whether the run of this thread was asked to stop; None outside of one."""
 
 
 def stop_asked() -> bool:
-    """Has somebody asked to stop?"""
-    return _asked.is_set()
+    """Has somebody asked this run to stop?"""
+    asked = _asked.get()
+    return asked is not None and asked.is_set()
 
 
 def check_stop() -> None:
-    """Raise Interrupted if somebody has asked to stop."""
-    if _asked.is_set():
+    """Raise Interrupted if somebody has asked this run to stop."""
+    if stop_asked():
         raise Interrupted("stopped")
 
 
 def ask_to_stop() -> None:
-    """Ask for an end after the current step, as the first Ctrl-C does."""
-    _asked.set()
+    """Ask this run for an end after its current step, as the first Ctrl-C does."""
+    asked = _asked.get()
+    if asked is not None:
+        asked.set()
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Work that has to come to its end, such as an evaluation: `check_stop` lets it, and what was asked acts later."""
+    token = _asked.set(None)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
 
 
 @contextlib.contextmanager
 def stop_on_interrupt() -> Iterator[None]:
     """Turn the first Ctrl-C into a request to stop after the current step; the second one is immediate."""
+    asked = threading.Event()
 
     def request(number: int, frame: "FrameType | None") -> None:
-        _asked.set()
+        asked.set()
         signal.signal(signal.SIGINT, previous)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, request)
+    in_main = threading.current_thread() is threading.main_thread()  # only there signals can be handled
+    previous = signal.signal(signal.SIGINT, request) if in_main else None
+    token = _asked.set(asked)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
-        _asked.clear()
+        _asked.reset(token)
+        if in_main:
+            signal.signal(signal.SIGINT, previous)

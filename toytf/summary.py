@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from toytf.measurement import Group, Quantity, flat, quantity_of, reference_name
+from toytf.measurement import Group, Quantity, flat, is_reference, quantity_of, reference_name, spread_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +32,13 @@ def moments(columns: Mapping[str, Quantity]) -> dict[str, tuple[str, Quantity]]:
 
 
 def described(summary: Mapping[str, float], columns: Mapping[str, Quantity]) -> dict[str, Quantity]:
-    """What every metric of a summary is about, as far as it is known."""
+    """What every metric of a summary is about, as far as it is known; not spreads, and what to read them against."""
     steps = {name: quantity for name, (_, quantity) in moments(columns).items()}
+    spreads = {spread_name(name) for name in summary}
     order = [name for name in (*columns, *steps) if name in summary]
+    others = [name for name in summary if not is_reference(name) and name not in spreads]
     return {
-        name: columns.get(name) or steps.get(name) or quantity_of(name) for name in dict.fromkeys([*order, *summary])
+        name: columns.get(name) or steps.get(name) or quantity_of(name) for name in dict.fromkeys([*order, *others])
     }
 
 
@@ -75,5 +77,5 @@ def summarise(history: "pd.DataFrame", columns: Mapping[str, Quantity]) -> dict[
     seeds = by_seed(history, columns).dropna(axis=1)
     summary = {str(name): float(seeds[name].mean()) for name in seeds.columns}
     if len(seeds) > 1:
-        summary |= {f"{name}/std": float(seeds[name].std(ddof=1)) for name in seeds.columns}
+        summary |= {spread_name(str(name)): float(seeds[name].std(ddof=1)) for name in seeds.columns}
     return dict(sorted(summary.items()))

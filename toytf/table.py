@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from toytf.measurement import KINDS, Quantity, quantity_of, reference_name
+from toytf.measurement import KINDS, Quantity, is_reference, quantity_of, reference_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,35 +19,35 @@ def tidy(rows: Iterable["Row"], columns: Mapping[str, Quantity]) -> "pd.DataFram
 
     variant: is it a variant of another metric, such as one head of several?
 
-    What a value can be read against is written with some rows only: here it stands beside every value of its seed.
+    What a value can be read against is written with some rows only: in others, the last one of their seed stands here.
     """
     import pandas as pd
 
     rows = list(rows)
     levels: dict[tuple[Any, str], float] = {
-        (row["seed"], name): value for row in rows for name, value in row.items() if name.partition("/")[0] in KINDS
+        (row["seed"], name): value for row in rows for name, value in row.items() if is_reference(name)
     }
     found: list[dict[str, Any]] = []
     factors: dict[str, None] = {}
-    known = {name: columns.get(name) or quantity_of(name) for name in {name for row in rows for name in row}}
     for row in rows:
         for metric, value in row.items():
-            if metric in ("seed", "step") or metric.partition("/")[0] in KINDS:
+            if metric in ("seed", "step") or is_reference(metric):
                 continue
-            quantity = known[metric]
+            quantity = columns.get(metric) or quantity_of(metric)
             factors |= dict.fromkeys(quantity.at)
+            own = {kind: reference_name(kind, metric) for kind in KINDS}
             found.append(
                 {
                     "seed": row["seed"], "step": row["step"], "group": quantity.group.name, "name": quantity.name,
                     "metric": metric, "variant": quantity.is_variant, **quantity.at, "value": value,
-                    **{kind: levels.get((row["seed"], reference_name(kind, metric))) for kind in KINDS},
+                    **{kind: row.get(name, levels.get((row["seed"], name))) for kind, name in own.items()},
                 }
             )  # fmt: skip
     table = pd.DataFrame(found, columns=[*FIRST, *factors, *LAST])
     table[[*factors]] = table[[*factors]].convert_dtypes()  # whole numbers stay whole beside those that are missing
     flags = [factor for factor in factors if table[factor].dtype == "boolean"]
     table[flags] = table[flags].fillna(value=False).astype(bool)  # what is not said to be so is not so
-    return table.astype(dict.fromkeys(LAST, float))
+    return table.astype({"variant": bool, **dict.fromkeys(LAST, float)})
 
 
 def last_of_each(table: "pd.DataFrame") -> "pd.DataFrame":

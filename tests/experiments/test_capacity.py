@@ -361,3 +361,16 @@ def test_of_a_run_whose_metrics_are_known_by_name_alone_there_is_nothing_to_draw
     study = Capacity(several.config)
     assert [*study.figures(old)] == [*study.conclude(table)] == []  # type: ignore[arg-type]
     assert {name for name, _ in study.figures(several)} == {"capacity", "capacity_by_width"}
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        (Case("optimum", 64), "optimum_d64"),
+        (Case("mlp_h2", 32, 128), "mlp_h2_d32_m128"),
+        (Case("low_rank", (48, 32), 16), "low_rank_d48x32_m16"),
+    ],
+)
+def test_random_numbers_are_named_after_the_case(case: Case, name: str) -> None:
+    """Another name would change every result of a rule that draws."""
+    assert case.name == name

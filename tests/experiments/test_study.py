@@ -2,12 +2,16 @@
 
 import errno
 import json
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import plotly.graph_objects as go
 import pytest
 import yaml
 
@@ -15,7 +19,9 @@ import toytf
 from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.experiments.capacity import Capacity
 from toytf.experiments.storage import Storage
-from toytf.experiments.study import Study
+from toytf.experiments.study import Drawn, Study
+from toytf.measurement import Group
+from toytf.plugins import load_config
 from toytf.stopping import check_stop
 
 if TYPE_CHECKING:
@@ -226,3 +232,83 @@ def test_a_crash_in_the_second_seed_loses_nothing_of_the_first(
     assert toytf.Run.open(tmp_path / "run").history["seed"].tolist() == [0]
     monkeypatch.setattr(study, "measure", real)
     _is_the_same(toytf.run(config, out=tmp_path / "run", resume=True), whole)
+
+
+# Studies of somebody else
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Factors that a stranger might think of."""
+
+    a: Any
+    b: Any = None
+
+
+ODD = Group("odd", "Odd")
+
+
+def _odd_study(run: Path, *cases: Any, measured: Any = None) -> toytf.Run:
+    """A study of such cases in a run directory that has a config, whichever."""
+
+    class Study_(Study[Any]):
+        def cases(self) -> Any:
+            return cases
+
+        def measure(self, case: Any, seed: int) -> Any:
+            return [ODD.measurement(hash((str(case), seed)) % 7)] if measured is None else measured
+
+    config = load_config({**STORAGE, "rules": ["hebbian"], "width": None})
+    run.mkdir(exist_ok=True)
+    started = toytf.Run.start(run, config, resume=True)
+    study = Study_(config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toytf.experiments.study.write_report", lambda run: dict(study.figures(run)))
+        study.run(started)
+    return started
+
+
+@pytest.mark.parametrize(
+    ("cases", "says"),
+    [
+        ((), "there is no case to measure"),
+        ((Odd("x_y", "z"), Odd("x", "y_z")), "is the name of two cases"),
+        ((Odd((1, 2)), Odd("1x2")), "is the name of two cases"),
+        ((Odd([1, 2]),), r"a = \[1, 2\] cannot be a factor"),
+        ((Odd({"k": 1}),), "cannot be a factor"),
+    ],
+)
+def test_cases_that_cannot_be_told_apart_or_written_down_are_refused(
+    cases: tuple[Odd, ...], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says):
+        _odd_study(tmp_path / "run", *cases)
+
+
+@pytest.mark.parametrize("measured", [[], [Drawn("picture", go.Figure)]])
+def test_a_case_gives_one_measurement_at_least(measured: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="measure gave no measurement"):
+        _odd_study(tmp_path / "run", Odd(1), measured=measured)
+
+
+def test_a_case_that_leaves_a_factor_out_is_measured_beside_one_that_does_not(tmp_path: Path) -> None:
+    first = _odd_study(tmp_path / "run", Odd(1, 2))
+    first.summary_file.unlink()
+    both = _odd_study(tmp_path / "run", Odd(1, 2), Odd(1))
+    assert {"odd/a1_b2", "odd/a1"} <= set(both.history.columns)
+
+
+def test_what_is_not_finite_did_not_come(tmp_path: Path) -> None:
+    values = [
+        ODD.measurement(math.inf, "infinite", theory=1.0),
+        ODD.measurement(math.nan, "none", theory=math.inf),
+        ODD.measurement(1.0, "one", chance=math.nan),
+    ]
+    run = _odd_study(tmp_path / "run", Odd(np.int64(3), np.float32(0.5)), measured=values)
+    assert {name for name in run.summary if not name.endswith("/std")} == {
+        "odd/one_a3_b0.5",
+        "theory/odd/infinite_a3_b0.5",
+    }
+    json.loads(run.summary_file.read_text(), parse_constant=pytest.fail)
+    nothing = _odd_study(tmp_path / "other", Odd(1), measured=[ODD.measurement(None, theory=2.0)])
+    assert "theory/odd/a1" in nothing.summary

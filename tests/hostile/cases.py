@@ -46,7 +46,7 @@ class Fuzzer:
         for i, tiny in enumerate((*generate.TINY[:2], generate.TINY[3])):
             config = {**tiny, "seeds": [0, 1]}
             toytf.run(config, out=self.folder / f"finished{i}")
-            module, line = (train, "ProgressLine") if config["experiment"] == "train" else (study, "JobLine")
+            module, line = (train, "ProgressLine") if config["experiment"] == "train" else (study, "CaseLine")
             method = "stepped" if line == "ProgressLine" else "begin"
             stop = mock.Mock(
                 side_effect=[None, None, None, None, Interrupted("")]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import toytf
-from toytf.errors import RunFailed, UserError
+from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.plugins import load_config
+from toytf.stopping import check_stop
 from toytf.training.build import build_model, build_task, pick_device
 from toytf.training.checkpoints import CheckpointStore
 from toytf.training.config import CheckpointConfig
@@ -247,3 +249,26 @@ def test_without_the_last_feed_forward_part_noise_turns_into_recall(tmp_path: Pa
     assert summary["noise@clean/p_noise"] == pytest.approx(0.5, abs=0.1)
     assert summary[f"{removed}/p_noise"] <= summary["noise@clean/p_noise"] / 5
     assert summary[removed] > summary["eval@clean/in_context_accuracy"]
+
+
+def test_a_ctrl_c_during_an_evaluation_saves_its_step_and_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if something in the evaluation looks whether to stop, as the solver does."""
+    real = SeedLearner.evaluate
+
+    def interrupted(self: SeedLearner, step: int) -> Any:
+        if step == 10:
+            signal.raise_signal(signal.SIGINT)
+            check_stop()
+        return real(self, step)
+
+    monkeypatch.setattr(SeedLearner, "evaluate", interrupted)
+    with pytest.raises(Interrupted, match=r"stopped at step 1\d of 20, saved"):
+        toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run")
+    monkeypatch.undo()
+    stopped = toytf.Run.open(tmp_path / "run")
+    assert stopped.history["step"].max() == 10
+    again = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run", resume=True)
+    whole = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "whole")
+    assert again.metrics_file.read_bytes() == whole.metrics_file.read_bytes()

@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from toytf.errors import Interrupted, UserError
+from toytf.errors import Interrupted, UserError, shortened
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
-from toytf.measurement import Group, Measurement, Quantity, Scalar, as_row, flat
+from toytf.measurement import KINDS, Group, Measurement, Quantity, Reference, Scalar, as_row, flat, plain_scalar
 from toytf.report.page import write_report
-from toytf.report.terminal import JobLine
+from toytf.report.terminal import CaseLine
 from toytf.rows import MetricsFile, Row
 from toytf.runs import Run
 from toytf.stopping import check_stop, stop_on_interrupt
@@ -100,12 +100,14 @@ class Study(Experiment, Generic[C]):
         metrics = MetricsFile(run.metrics_file)
         metrics.check_seeds(self.config.seeds)
         cases = list(self.cases())
+        labels = [self.label(case) for case in cases]
         if not cases:
             raise UserError(f"{self.config.experiment}: there is no case to measure")
+        if len(set(labels)) < len(labels):
+            raise UserError(f"{max(labels, key=labels.count)} is the name of two cases")
         before = _Before(metrics, self.last_step, {factor for case in cases for factor in factors(case)})
-        with JobLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
-            for case in cases:
-                name = self.label(case)
+        with CaseLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
+            for case, name in zip(cases, labels, strict=True):
                 line.begin(name)
                 started = time.perf_counter()
                 try:
@@ -118,7 +120,7 @@ class Study(Experiment, Generic[C]):
                 line.done()
         self._conclude(metrics)
         metrics.close()
-        self._mirror(run)
+        self._mirror(run, metrics)
         write_report(run)
         run.finish()
 
@@ -139,9 +141,11 @@ class Study(Experiment, Generic[C]):
             measured = []
             for one in found:
                 if isinstance(one, Measurement):
-                    measured.append(_if_a_number(one.placed(at, self._unsaid(at))))
+                    measured.append(_if_finite(one.placed(at, self._unsaid(at))))
                 elif seed == self.config.seeds[0]:
                     run.keep_figure(one.name, one.draw())
+            if not measured:
+                raise UserError("measure gave no measurement: it should yield one at least")
             references = step == self.last_step
             if before.has({"seed": seed, "step": step, **as_row(measured, references=references)}):
                 metrics.describe(measured)
@@ -155,28 +159,33 @@ class Study(Experiment, Generic[C]):
         self.table = last_of_each(tidy(metrics.rows, metrics.columns))
         for seed in self.config.seeds:
             known = {name for row in metrics.of(seed) for name in row}
-            found = map(_if_a_number, self.conclude(self.table[self.table["seed"] == seed]))
+            found = map(_if_finite, self.conclude(self.table[self.table["seed"] == seed]))
             new = [measured for measured in found if not as_row([measured]).keys() <= known]
             if new:
                 metrics.record(seed, 0, new)
 
-    def _mirror(self, run: Run) -> None:
+    def _mirror(self, run: Run, metrics: MetricsFile) -> None:
         """Everything of a seed as one curve to wandb; what was measured once belongs to the last step."""
-        rows = MetricsFile(run.metrics_file)
+        seeds = run.seeds
         for seed in self.config.seeds:
             by_step: dict[int, Row] = {}
-            for row in rows.of(seed):
+            for row in metrics.of(seed):
                 by_step.setdefault(int(row["step"]), {}).update(row)
-            last = {name: value for row in rows.of(seed) for name, value in row.items()}
+            last = {str(name): float(value) for name, value in seeds.loc[seed].dropna().items()}
             with WandbMirror(self.config.logging, run.directory, seed, self.config.model_dump(mode="json")) as mirror:
                 for step in sorted(by_step)[:-1]:
                     mirror.log(by_step[step])
-                mirror.log({**last, "step": max(by_step)})
+                mirror.log({**last, "seed": seed, "step": max(by_step)})
 
 
-def _if_a_number(measured: Measurement) -> Measurement:
-    """What is not a number did not come."""
-    return replace(measured, value=None) if measured.value is not None and math.isnan(measured.value) else measured
+def _if_finite(measured: Measurement) -> Measurement:
+    """What is not a finite number did not come, and cannot be read against."""
+
+    def finite(value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+    levels = {kind: finite(getattr(measured.reference, kind)) for kind in KINDS}
+    return replace(measured, value=finite(measured.value), reference=Reference(**levels))
 
 
 class _Before:
@@ -197,7 +206,7 @@ class _Before:
 
     def is_done(self, at: Mapping[str, Scalar], seed: int) -> bool:
         """Is there a row of the last step about this case?"""
-        return any(at.items() <= case for case in self._done.get(seed, ()))
+        return frozenset(at.items()) in self._done.get(seed, ())
 
 
 def _identity(row: Row) -> tuple[float, float, frozenset[str]]:
@@ -211,5 +220,8 @@ def factors(case: Any) -> dict[str, Scalar]:
     for part in fields(case):
         value = getattr(case, part.name)
         if value is not None:
-            found[part.name] = "x".join(map(str, value)) if isinstance(value, tuple) else value
+            scalar = "x".join(map(str, value)) if isinstance(value, tuple) else plain_scalar(value)
+            if not isinstance(scalar, str | int | float):
+                raise UserError(f"{part.name} = {shortened(str(value))} cannot be a factor: give a number or a word")
+            found[part.name] = scalar
     return found

@@ -56,12 +56,12 @@ def _curves(run: "Run") -> Iterator[tuple[str, Any]]:
 
 
 def _probe_figures(run: "Run") -> Iterator[tuple[str, Any]]:
-    """What the probes drew at the last evaluation of the first seed; of a run that goes on, what they draw now."""
+    """What the probes drew at the last evaluation of the first seed; if that is not there, what they draw now."""
     for config in run.config.probes:
         for test in ("", *run.config.tests) if config.reads_batch else ("",):
             name = figure_name(config.kind, test)
             figure = run.kept_figure(name)
-            if figure is None and not run.has_ended(run.config.seeds[0]):
+            if figure is None and (run.lost_figure(name) or not run.has_ended(run.config.seeds[0])):
                 result = run.probe(config.kind, test=test or None)
                 figure = titled(result.figure(), test) if result.draw is not None else None
             if figure is not None:

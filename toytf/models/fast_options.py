@@ -2,7 +2,8 @@
 
 A new option needs no line here. While it has its default, models are what they were before there was such an option,
 and the fast forwards serve them; with any other value they step aside, until the value is listed. The same holds for a
-new value of an option that is listed. So an option that was forgotten here costs time, but is never ignored.
+new value of an option that is listed; laws of vectors and weights are listed as such, for they only say how the first
+ones are drawn. So an option that was forgotten here costs time, but is never ignored.
 """
 
 from typing import Literal, get_args

@@ -47,8 +47,7 @@ def print_probes(
     kinds = [kind] if kind else [probe.kind for probe in run.config.probes]
     if not kinds:
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
-    for name in kinds:
-        result = run.probe(name, step=step, seed=seed, test=test)
+    for result in run.probes(kinds, step=step, seed=seed, test=test).values():
         print_table(as_row(result.measurements), {found.flat: found.quantity for found in result.measurements})
         for metric, pairs in result.failures.items():
             if pairs:

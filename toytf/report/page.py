@@ -60,6 +60,8 @@ def run_figures(run: "Run") -> dict[str, Any]:
     """The figures of a run by name, as its experiment draws them."""
     from toytf.plugins import implementation
 
-    if not run.columns:
-        return {}  # an earlier version made the run: nothing but the names of its metrics is known
+    if not run.described and not hasattr(run.config, "task"):
+        # An earlier version made the run: nothing but the names of its metrics is known, and the figures that it drew.
+        drawn = {path.stem: run.kept_figure(path.stem) for path in sorted(run.figures.glob("*.json"))}
+        return {name: figure for name, figure in drawn.items() if figure is not None}
     return dict(implementation(run.config)(run.config).figures(run))

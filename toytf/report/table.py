@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toytf.measurement import KINDS, Group, Quantity, reference_name
+from toytf.measurement import KINDS, Group, Quantity, is_reference, reference_name, spread_name
 from toytf.summary import described
 
 PLACES = ("first", "full", "last")
@@ -63,7 +63,7 @@ def power(value: float) -> str:
 
 def columns(summary: Mapping[str, float]) -> tuple[str, ...]:
     """The kinds of reference that a summary has."""
-    groups = {name.partition("/")[0] for name in summary}
+    groups = {name.partition("/")[0] for name in summary if is_reference(name)}
     return tuple(kind for kind in KINDS if kind in groups)
 
 
@@ -79,10 +79,10 @@ def summary_table(
     for name, quantity in described(summary, known).items():
         group = quantity.group
         left_out = (quantity.is_variant and not group.short) or group.place == "full"
-        if name.endswith("/std") or group.name in KINDS or group.place == "log" or (left_out and not variants):
+        if group.place == "log" or (left_out and not variants):
             continue
         references = tuple(summary.get(reference_name(kind, name)) for kind in kinds)
-        row = TableRow(quantity, summary[name], summary.get(f"{name}/std"), references)
+        row = TableRow(quantity, summary[name], summary.get(spread_name(name)), references)
         sections.setdefault((quantity.test, group.name), []).append(row)
     found = [
         TableSection(rows[0].quantity.group, test, tuple(sorted(rows, key=_natural)))

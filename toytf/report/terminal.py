@@ -111,28 +111,28 @@ class ProgressLine(_Progress):
         return f"seed {self._seed}: step {self._step} of {self._steps}  {self._metrics}{now}"
 
 
-class JobLine(_Progress):
-    """One line for a run that is a list of jobs: which one goes on, how many are done."""
+class CaseLine(_Progress):
+    """One line for a study: which case goes on, how many are done."""
 
-    def __init__(self, n_jobs: int) -> None:
+    def __init__(self, n_cases: int) -> None:
         super().__init__()
-        self._n_jobs, self._done, self._name = n_jobs, 0, ""
-        self._task = self._bars.add_task("", total=n_jobs)
+        self._n_cases, self._done, self._name = n_cases, 0, ""
+        self._task = self._bars.add_task("", total=n_cases)
 
     def begin(self, name: str) -> None:
-        """Name the job that goes on."""
+        """Name the case that goes on."""
         self._name = name
         self._bars.update(self._task, description=name)
 
     def done(self) -> None:
-        """Count the job as done."""
+        """Count the case as done."""
         self._done += 1
         self._bars.advance(self._task)
-        if self._done == self._n_jobs:
-            self._say(f"{self._done} of {self._n_jobs} done")
+        if self._done == self._n_cases:
+            self._say(f"{self._done} of {self._n_cases} done")
 
     def _status(self) -> str:
-        return f"{self._done} of {self._n_jobs} done, now {self._name}"
+        return f"{self._done} of {self._n_cases} done, now {self._name}"
 
 
 def wide_console() -> Console:

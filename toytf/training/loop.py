@@ -10,7 +10,7 @@ from torch import Tensor
 from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.measurement import Group, Measurement, as_row
 from toytf.rows import MetricsFile, Row
-from toytf.stopping import stop_asked
+from toytf.stopping import stop_asked, undisturbed
 from toytf.training.checkpoints import CheckpointStore, Progress
 from toytf.training.config import TrainConfig
 from toytf.training.freezing import freeze, trainable_ever
@@ -92,7 +92,9 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
 
     def evaluate() -> None:
         watch.evaluating()
-        for found, loss in zip(learner.evaluate(trainer.step), trainer.take_losses(), strict=True):
+        with undisturbed():  # its row belongs to the checkpoint that a Ctrl-C asks for
+            evaluations = learner.evaluate(trainer.step)
+        for found, loss in zip(evaluations, trainer.take_losses(), strict=True):
             measured = [*found.measurements, *([] if loss is None else [TRAIN.measurement(loss, "loss")])]
             row = as_row(measured, references=found.references)
             wrong = next((name for name, value in row.items() if not math.isfinite(value)), None)

@@ -1,0 +1,83 @@
+"""Runs that an earlier version made, or whose figures somebody removed, can be looked at and summarised."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import toytf
+
+if TYPE_CHECKING:
+    from conftest import Ended
+
+QUIET: dict[str, Any] = {"device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
+TRAINING = {
+    "experiment": "train",
+    "task": {"kind": "bigram", "seq_len": 12, "n_tokens": 12},
+    "model": {"d_model": 16},
+    "train": {"steps": 60, "batch_size": 16, "optimizer": {"lr": 0.05}, "evaluation": {"every": 10, "sequences": 32}},
+    "probes": ["memory_recall", "spectrum", "heads"],
+    **QUIET,
+}
+STUDY = {"experiment": "storage", "rules": ["hebbian", "ridge"], "dimension": 4, "n": 6, **QUIET}
+
+
+@pytest.fixture(scope="module", params=[TRAINING, STUDY], ids=["training", "study"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
+    return toytf.run(request.param, out=tmp_path_factory.mktemp("whole") / "run")
+
+
+def _copy(run: toytf.Run, tmp_path: Path, *lost: str) -> toytf.Run:
+    shutil.copytree(run.directory, tmp_path / "run")
+    for name in lost:
+        (tmp_path / "run" / name).unlink()
+    return toytf.Run.open(tmp_path / "run")
+
+
+def test_without_a_word_on_its_metrics_a_run_has_the_same_summary(whole: toytf.Run, tmp_path: Path) -> None:
+    earlier = _copy(whole, tmp_path, "columns.json", "checksums.json", "summary.json")
+    assert earlier.summary == whole.summary
+    moments = {name for name in whole.summary if name.startswith(("onset/", "halfway/"))}
+    assert bool(moments) == (whole.config.experiment == "train")
+
+
+def test_without_a_word_on_its_metrics_a_run_keeps_its_figures(
+    whole: toytf.Run, invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    earlier = _copy(whole, tmp_path, "columns.json", "checksums.json")
+    assert invoke("inspect", earlier.directory).code == 0
+    found, expected = (run.report_file.read_text().count("Plotly.newPlot(") for run in (earlier, whole))
+    assert found >= expected > 2
+
+
+def test_a_training_draws_its_probes_again_if_their_figures_are_gone(
+    whole: toytf.Run, invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    run = _copy(whole, tmp_path)
+    shutil.rmtree(run.figures)
+    assert invoke("inspect", run.directory).code == 0
+    titles = ("Singular values", "Attention on the pattern of each kind of head")
+    page = run.report_file.read_text()
+    assert all(title in page for title in titles) == (whole.config.experiment == "train")
+
+
+def test_probes_on_a_checkpoint_share_one_model(
+    whole: toytf.Run, monkeypatch: pytest.MonkeyPatch, invoke: "Callable[..., Ended]"
+) -> None:
+    loaded: list[int] = []
+    real = toytf.Run.model
+
+    def counted(self: toytf.Run, **where: Any) -> Any:
+        loaded.append(1)
+        return real(self, **where)
+
+    monkeypatch.setattr(toytf.Run, "model", counted)
+    ended = invoke("probe", whole.directory)
+    if whole.config.experiment == "train":
+        assert (ended.code, len(loaded)) == (0, 1)
+        assert "W_OV2" in ended.out
+        assert "L1H1" in ended.out
+    else:
+        assert ended.code == 2
