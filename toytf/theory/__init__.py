@@ -1,4 +1,8 @@
-"""What theory predicts for associative memories, as numbers: capacities, score laws, spectra, information bounds."""
+"""What theory predicts for associative memories, as numbers: capacities, score laws, spectra, information bounds.
+
+Its modules say `import scipy` and no more, because scipy loads its parts when they are first used: a training that only
+counts parameters does not wait for them.
+"""
 
 from toytf.theory._domain import rank_fits
 from toytf.theory.capacity import asymptotic_capacity, capacity, load, maximal_margin

@@ -7,8 +7,7 @@ is that of Giorlandino, Goldt and Maillard 2026 (arXiv 2605.10795) and Barnfield
 import functools
 import math
 
-from scipy import optimize
-from scipy.special import lambertw
+import scipy
 
 from toytf.theory._domain import Real, at_least, rank_fits
 from toytf.theory.spectra import top_energy
@@ -59,8 +58,8 @@ def capacity(
         return p * dimension_curve(p, kappa) - size
 
     # F ≥ δ puts the solution for F below p; δ grows with p, which puts size / δ(low) above it. For p ≥ 2, F ≥ 1/2.
-    low = float(optimize.brentq(bound_excess, 1 + 1e-12, 2 + 2 * size))
-    return float(optimize.brentq(excess, low, _SLACK * size / dimension_curve(low, kappa)))
+    low = float(scipy.optimize.brentq(bound_excess, 1 + 1e-12, 2 + 2 * size))
+    return float(scipy.optimize.brentq(excess, low, _SLACK * size / dimension_curve(low, kappa)))
 
 
 def asymptotic_capacity(d_in: int, d_out: int, constant: Real = 0.5) -> float:
@@ -70,7 +69,7 @@ def asymptotic_capacity(d_in: int, d_out: int, constant: Real = 0.5) -> float:
     """
     at_least(1, d_in=d_in, d_out=d_out)
     at_least(0, constant=constant)
-    return math.exp(lambertw(constant * d_in * d_out).real)
+    return math.exp(scipy.special.lambertw(constant * d_in * d_out).real)
 
 
 def load(p: Real, d_in: int, d_out: int) -> float:
@@ -105,10 +104,12 @@ def maximal_margin(p: int, d_in: int, d_out: int, *, n_values: int | None = None
         """The κ with F_κ(V) = level, or 0: F_κ(V) ≥ δ_κ(2) = E(κ + z_1 − z_0)_+²/2 ≥ κ²/2 says where to stop."""
         if dimension_bound(V)[0] >= level:
             return 0.0
-        return float(optimize.brentq(lambda kappa: dimension_bound(V, kappa)[0] - level, 0.0, math.sqrt(2 * level)))
+        return float(
+            scipy.optimize.brentq(lambda kappa: dimension_bound(V, kappa)[0] - level, 0.0, math.sqrt(2 * level))
+        )
 
     # F ≥ δ puts the κ with F = target below; F/δ falls with κ, which puts the κ with F = target F(low)/δ(low) above.
     low = margin_of_bound(target)
     ratio = dimension_bound(V, low)[0] / statistical_dimension(V, low).value
     high = margin_of_bound(_SLACK * ratio * target)
-    return math.sqrt(d_out / d) * float(optimize.brentq(excess, low, high, xtol=1e-4))
+    return math.sqrt(d_out / d) * float(scipy.optimize.brentq(excess, low, high, xtol=1e-4))

@@ -6,9 +6,8 @@ Replica-symmetric free entropy of the memory with fresh rivals for every key (de
 import math
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import optimize
-from scipy.special import log_ndtr, logsumexp
 
 from toytf.theory._domain import Real, at_least
 
@@ -46,7 +45,7 @@ def typical_overlap(p: int, size: int, kappa: Real = 0.0, *, samples: int = 2000
     def entropy(depth: float) -> float:
         return gardner_entropy(-math.expm1(-depth), p, size, kappa, samples=samples, seed=seed)
 
-    depth = optimize.minimize_scalar(entropy, bounds=(0.0, _LARGEST), method="bounded", options={"xatol": 5e-3}).x
+    depth = scipy.optimize.minimize_scalar(entropy, bounds=(0.0, _LARGEST), method="bounded", options={"xatol": 5e-3}).x
     return 1.0 if depth > _LARGEST - 0.01 else -math.expm1(-depth)
 
 
@@ -72,8 +71,8 @@ def _log_probability(lead: Float[np.ndarray, "samples rivals"]) -> Float[np.ndar
     w, curvature = _peak(lead)
     scale = curvature**-0.25
     at = w[:, None] + scale[:, None] * _NODES
-    logs = log_ndtr(lead[:, :, None] + at[:, None, :]).sum(axis=1) - at**2 / 2 + _NODES**2 / 2
-    return np.asarray(logsumexp(logs, axis=1, b=_WEIGHTS) + np.log(scale) - math.log(2 * math.pi) / 2)
+    logs = scipy.special.log_ndtr(lead[:, :, None] + at[:, None, :]).sum(axis=1) - at**2 / 2 + _NODES**2 / 2
+    return np.asarray(scipy.special.logsumexp(logs, axis=1, b=_WEIGHTS) + np.log(scale) - math.log(2 * math.pi) / 2)
 
 
 def _peak(lead: Float[np.ndarray, "samples rivals"]) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +83,7 @@ def _peak(lead: Float[np.ndarray, "samples rivals"]) -> tuple[np.ndarray, np.nda
     w = np.zeros(len(lead))
     for _ in range(100):
         x = lead + w[:, None]
-        hazard = np.exp(-(x**2) / 2 - log_ndtr(x)) / math.sqrt(2 * math.pi)
+        hazard = np.exp(-(x**2) / 2 - scipy.special.log_ndtr(x)) / math.sqrt(2 * math.pi)
         slope = hazard.sum(axis=1) - w
         curvature = 1 + (hazard * (hazard + x)).sum(axis=1)
         w = w + slope / curvature

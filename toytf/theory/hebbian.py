@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-from scipy import optimize
-from scipy.special import log_ndtr
+import scipy
 
 from toytf.theory._domain import Real, at_least
 
@@ -44,7 +43,7 @@ def hebbian_capacity(d: Real, *, accuracy: Real | None = None, crosstalk: Real =
     log_high = 1.0
     while excess(log_high) > 0:
         log_high += 1.0
-    return math.exp(optimize.brentq(excess, 0.0, log_high, xtol=1e-12))
+    return math.exp(scipy.optimize.brentq(excess, 0.0, log_high, xtol=1e-12))
 
 
 def _failure(p: Real, d: Real, crosstalk: Real) -> float:
@@ -52,4 +51,4 @@ def _failure(p: Real, d: Real, crosstalk: Real) -> float:
     at_least(1, p=p, d=d)
     at_least(0, crosstalk=crosstalk)
     a, b = math.sqrt(p) / d, math.sqrt(p / d**2 + crosstalk / d)
-    return min(float(_DZ @ -np.expm1((p - 1) * log_ndtr((1 + a * _Z) / b))), 1 - 1e-16)
+    return min(float(_DZ @ -np.expm1((p - 1) * scipy.special.log_ndtr((1 + a * _Z) / b))), 1 - 1e-16)

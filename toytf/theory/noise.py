@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy.special import gammainc, gammaln
 
 from toytf.theory._domain import Real, at_least
 
@@ -83,7 +83,9 @@ def feed_forward_recall(n_tokens: int, alpha: Real, m: int) -> float:
     at_least(1, m=m)
     k = np.arange(1, m + 1)
     log_odds = k * math.log(alpha) + (m - k) * math.log1p(-alpha)
-    law = np.exp(gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1) + log_odds)
+    law = np.exp(
+        scipy.special.gammaln(m + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(m - k + 1) + log_odds
+    )
     return float(sum(law[i - 1] * _none_reaches(i, m - i, n_tokens) for i in k[law > _NEGLIGIBLE].tolist()))
 
 
@@ -109,7 +111,7 @@ def _none_reaches(k: int, n: int, boxes: int) -> float:
 
     P[all X_i < k, Σ X_i = n] / P[Σ X_i = n] with X_i ~ Poisson(n / boxes); the sum by repeated squaring.
     """
-    if k > n or boxes * gammainc(k, n / boxes) < _NEGLIGIBLE:
+    if k > n or boxes * scipy.special.gammainc(k, n / boxes) < _NEGLIGIBLE:
         return 1.0
     below = _poisson(np.arange(k), n / boxes)
     total, power, left = np.ones(1), below, boxes
@@ -122,7 +124,7 @@ def _none_reaches(k: int, n: int, boxes: int) -> float:
 
 def _poisson(counts: Int[np.ndarray, "n"], mean: Real) -> Float[np.ndarray, "n"]:
     """P[X = count] for X ~ Poisson(mean)."""
-    law: Float[np.ndarray, "n"] = np.exp(counts * math.log(mean) - mean - gammaln(counts + 1))
+    law: Float[np.ndarray, "n"] = np.exp(counts * math.log(mean) - mean - scipy.special.gammaln(counts + 1))
     return law
 
 

@@ -5,9 +5,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy import optimize
-from scipy.special import ndtr, ndtri
 
 from toytf.theory._domain import Real, at_least
 
@@ -55,7 +54,8 @@ def statistical_dimension(
         return StatisticalDimension(0.0, 0.0, 0.0, threshold=0.0 - kappa, threshold_spread=1.0)
     F, t_F = dimension_bound(n_values, kappa)
     n = n_values - 1
-    k = min(n, math.ceil(4 + 1.5 * n * float(ndtr(-t_F))))  # enough for most draws: 1.5 times the rivals above t_F
+    # Enough for most draws: 1.5 times the rivals above t_F.
+    k = min(n, math.ceil(4 + 1.5 * n * float(scipy.special.ndtr(-t_F))))
     rng = np.random.default_rng(seed)
     size = max(1, _CHUNK // k)
     chunks = [
@@ -89,7 +89,7 @@ def dimension_bound(n_values: Real, kappa: Real = 0.0) -> tuple[float, float]:
         return a * _Phi(a) + _phi(a) - (n_values - 1) * (_phi(t) - t * _Phi(-t))
 
     reach = 50 + kappa
-    t = float(optimize.brentq(slope, -reach, reach, xtol=1e-13))
+    t = float(scipy.optimize.brentq(slope, -reach, reach, xtol=1e-13))
     a = t + kappa
     rivals = (1 + t * t) * _Phi(-t) - t * _phi(t)
     return (1 + a * a) * _Phi(a) + a * _phi(a) + (n_values - 1) * rivals, t
@@ -120,7 +120,7 @@ def _sample(
     saved, active, t = np.empty(samples), np.empty(samples, dtype=np.int64), np.empty(samples)
     todo = np.arange(samples)
     while True:
-        z = -ndtri(U)
+        z = -scipy.special.ndtri(U)
         t[todo], active[todo] = _project(z_0[todo], z, kappa)
         saved[todo] = _distance(z_0[todo], z, level, kappa) - _distance(z_0[todo], z, t[todo], kappa)
         seen = U.shape[1]
