@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from toytf.errors import UserError
+from toytf.plugins import imported
+
 if TYPE_CHECKING:
     from conftest import Command, Install
 
@@ -161,47 +164,39 @@ def test_a_broken_plug_in_does_not_stop_a_run_of_others(command: "Command", tiny
     assert "is no role of this task" in ended.stderr.splitlines()[-1]  # validated: the schema was built without it
 
 
-MISTAKES = {
-    "another kind": (
-        ('kind: Literal["agreement"]', 'kind: Literal["agrement"]'),
-        "probes=[memory_recall]",
-        (0, "the kind of AgreementConfig is agrement, and must be agreement"),
-    ),
-    "no such class": (("previous:Agreement", "previous:Agrement"), "", (2, "copycat.previous has no Agrement")),
-    "no such module": (("copycat.previous:Agreement", "copycat.prev:Agreement"), "", (2, "no module copycat.prev")),
-    "nothing returned": (
-        ("        return ProbeResult([measured], draw=draw)", "        ProbeResult([measured], draw=draw)"),
-        "",
-        (2, 'probe "agreement" returned NoneType, not a ProbeResult'),
-    ),
-    "measured twice": (
-        ("ProbeResult([measured],", "ProbeResult([measured, measured],"),
-        "",
-        (2, "agreement/previous is measured twice: give one of the two another name or factor"),
-    ),
-    "not a number": (
-        ("float(right.mean())", "float('nan')"), "",
-        (1, "before the first step agreement/previous is not finite"),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("change", "override", "end"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_of_a_package_is_one_line(
-    change: tuple[str, str], override: str, end: tuple[int, str], installed: Path, command: "Command", tmp_path: Path
-) -> None:
-    shutil.copytree(installed, tmp_path / "site")
+def test_a_mistake_of_a_package_is_one_line(installed: Path, command: "Command", tmp_path: Path) -> None:
     source = tmp_path / "site" / "copycat"
-    if override:  # an entry point of its own, not the module
-        points = next((tmp_path / "site").glob("copycat-*.dist-info")) / "entry_points.txt"
-        text = points.read_text().replace("copycat = copycat.config", "agreement = copycat.config:AgreementConfig")
-        points.write_text(text)
-    files = [path for path in source.glob("*.py") if change[0] in path.read_text()]
-    assert len(files) == 1
-    files[0].write_text(files[0].read_text().replace(*change))
+    shutil.copytree(installed, source.parent)
     (tmp_path / "copy.yaml").write_text(COPY)
-    arguments = ["run", "copy.yaml", *([override] if override else []), "--out", "run"]
-    ended = command(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    assert ended.returncode == end[0], ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert end[1] in ended.stderr
+
+    def ends(*arguments: str) -> str:
+        ended = command(*arguments, cwd=tmp_path, PYTHONPATH=str(source.parent))
+        assert "Traceback" not in ended.stderr
+        return f"{ended.returncode} {ended.stderr.splitlines()[-1]}"
+
+    previous, config = source / "previous.py", source / "config.py"
+    text = previous.read_text()
+    previous.write_text(text.replace("ProbeResult([measured],", "ProbeResult([measured, measured],"))
+    said = "agreement/previous is measured twice: give one of the two another name or factor"
+    assert ends("run", "copy.yaml", "--out", "run") == f"2 toytf: {said}"
+    previous.write_text(text.replace("class Agreement(", "class Agrement("))
+    assert ends("run", "copy.yaml", "--out", "run").endswith("copycat.previous has no Agreement")
+    points = next(source.parent.glob("copycat-*.dist-info")) / "entry_points.txt"
+    points.write_text(
+        points.read_text().replace("copycat = copycat.config", "agreement = copycat.config:AgreementConfig")
+    )
+    config.write_text(config.read_text().replace('Literal["agreement"]', 'Literal["agrement"]'))
+    assert ends("list", "probes").endswith("the kind of AgreementConfig is agrement, and must be agreement")
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("toytf.nowhere:Thing", "there is no module toytf.nowhere"),
+        ("no_such_package.part:Thing", "there is no module no_such_package"),
+        ("toytf.errors:Thing", "toytf.errors has no Thing"),
+    ],
+)
+def test_an_implementation_that_is_not_there_is_named(place: str, says: str) -> None:
+    with pytest.raises(UserError, match=f'the implementation "{place}" cannot be found: {says}'):
+        imported(place)

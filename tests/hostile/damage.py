@@ -178,7 +178,7 @@ def _reword(name: str, word: bytes, other: bytes, directory: Path) -> None:
 OTHERS: dict[str, Damage] = {
     **{
         f"{name.partition('.')[0]}_{kind}": partial(_write, name, content)
-        for name in ("summary.json", "timing.json", "checksums.json", "columns.json")
+        for name in ("summary.json", "timing.json", "checksums.json")
         for kind, content in {
             "empty": b"",
             "garbage": b"\xff{{",
@@ -186,6 +186,7 @@ OTHERS: dict[str, Damage] = {
             "text": b'{"recall/x": "y"}',
         }.items()
     },
+    "columns_garbage": partial(_write, "columns.json", b"\xff{{"),
     "columns_missing": lambda directory: (directory / "columns.json").unlink(),
     "columns_of_another_run": partial(_reword, "columns.json", b"recall", b"recoil"),
     "checksums_missing": lambda directory: (directory / "checksums.json").unlink(),

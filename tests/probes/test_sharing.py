@@ -14,6 +14,7 @@ from probes import fact_tables
 from tasks.bigram.task import BigramTask
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
+from toytf.errors import UserError
 from toytf.experiments.train_figures import training_figures
 from toytf.measurement import Group, as_row
 from toytf.models import ToyTransformer
@@ -140,6 +141,16 @@ def test_probes_of_anybody_can_share() -> None:
         found = as_row(measured)
         assert found["a/norm"] == found["b/norm"] == pytest.approx(float(model.unembed.W_U.detach().norm()))
         assert counted.calls == evaluations
+
+
+def test_a_probe_that_forgets_to_return_is_named() -> None:
+    class Forgetful(Probe):
+        def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> Any:
+            return None
+
+    model, task, batch = setting()
+    with pytest.raises(UserError, match='probe "forgetful" returned NoneType, not a ProbeResult'):
+        measure(model, task, [Forgetful(Named("forgetful"))], batch)
 
 
 @dataclass(frozen=True)
