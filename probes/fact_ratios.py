@@ -16,6 +16,14 @@ from toytf.measurement import Group
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 from toytf.task import Task
+from toytf.theory import (
+    FACTS_PER_PARAMETER,
+    additive_dimension,
+    attention_and_mlp_suffice,
+    attention_suffices,
+    bits_of_facts,
+    recall_parameters,
+)
 
 RATIO = Group(
     "ratio", "Facts against sizes", "How much a parameter, a head or a dimension has to hold. Facts per parameter "
@@ -64,14 +72,6 @@ class FactRatios(FactProbe):
 
     def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
         """Count, and take the loss over every fact among fresh noise."""
-        from toytf.theory import (  # brings scipy, which training can do without
-            FACTS_PER_PARAMETER,
-            additive_dimension,
-            attention_and_mlp_suffice,
-            attention_suffices,
-            recall_parameters,
-        )
-
         config, part = model.config, model.feed_forward(0)
         table = task.table
         S, R, D, facts = table.n_subjects, table.n_relations, table.largest_set, len(task.pairs)
@@ -110,8 +110,6 @@ def losses_of(
 
 def bits_known(task: FactualTask, losses: Float[Tensor, "fact"]) -> float:
     """Σ_r n_r (log₂ |A_r| − loss_r / ln 2), none below 0: a relation has n_r facts, known up to a mean loss in nats."""
-    from toytf.theory import bits_of_facts
-
     if not bool(losses.isfinite().all()):
         return math.nan  # diverged, which is for the loop to say
     r = task.pairs[:, 1]

@@ -28,13 +28,6 @@ def check_stop() -> None:
         raise Interrupted("stopped")
 
 
-def ask_to_stop() -> None:
-    """Ask this run for an end after its current step, as the first Ctrl-C does."""
-    asked = _asked.get()
-    if asked is not None:
-        asked.set()
-
-
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Work that has to come to its end, such as an evaluation: `check_stop` lets it, and what was asked acts later."""

@@ -1,5 +1,6 @@
 """Whatever may take long in a memory stops when it is asked to."""
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -18,7 +19,7 @@ from toytf.memory import (
 )
 from toytf.memory.descent import RESCORE_EVERY
 from toytf.randomness import generator
-from toytf.stopping import ask_to_stop, stop_on_interrupt
+from toytf.stopping import stop_on_interrupt
 
 HARD = AssociationStream(0, 8, 8).prefix(23)
 """About what an 8 × 8 matrix can store: no search is over soon."""
@@ -40,6 +41,6 @@ LONG: dict[str, Callable[[], object]] = {
 def test_a_search_that_is_asked_to_stop_does(search: Callable[[], object]) -> None:
     with stop_on_interrupt():
         search()
-        ask_to_stop()
+        signal.raise_signal(signal.SIGINT)
         with pytest.raises(Interrupted):
             search()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from toytf.errors import Interrupted
 from toytf.measurement import as_row
 from toytf.plugins import load_config
 from toytf.randomness import generator
-from toytf.stopping import ask_to_stop, stop_on_interrupt
+from toytf.stopping import stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -278,7 +279,7 @@ def test_matrices_are_held_in_memory_a_few_at_a_time(tmp_path: Path, monkeypatch
 def test_it_stops_between_steps() -> None:
     study = NoiseLearning(load_config(TINY))
     with stop_on_interrupt(), pytest.raises(Interrupted):
-        ask_to_stop()
+        signal.raise_signal(signal.SIGINT)
         list(study.measure(Setting(0.5, 4), 0))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from toytf.errors import Interrupted, RunFailed
 from toytf.experiments.study import Drawn
 from toytf.measurement import Measurement
 from toytf.plugins import load_config
-from toytf.stopping import ask_to_stop, stop_on_interrupt
+from toytf.stopping import stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -269,7 +270,7 @@ def test_killed_after_any_row_and_resumed_it_ends_the_same(
 def test_it_stops_between_steps() -> None:
     study = ThreeSteps(configured(**TINY))
     with stop_on_interrupt(), pytest.raises(Interrupted):
-        ask_to_stop()
+        signal.raise_signal(signal.SIGINT)
         list(study.measure(Case(256), 0))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from toytf import theory
 from toytf.errors import Interrupted, RunFailed
 from toytf.measurement import as_row
 from toytf.plugins import load_config
-from toytf.stopping import ask_to_stop, stop_on_interrupt
+from toytf.stopping import stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -342,7 +343,7 @@ def test_it_stops_between_evaluations() -> None:
     steps = FactDynamics(configured(**TINY)).steps(Scale(1e-3), 0)
     with stop_on_interrupt():
         assert next(steps)[0] == 0
-        ask_to_stop()
+        signal.raise_signal(signal.SIGINT)
         with pytest.raises(Interrupted):
             next(steps)
 

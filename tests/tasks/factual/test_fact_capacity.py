@@ -1,6 +1,7 @@
 """The experiments fact_capacity and fact_grid: the largest table a model learns, and which models learn a table."""
 
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from toytf.compose import read_config
 from toytf.errors import Interrupted
 from toytf.memory.search import Bracket
 from toytf.models.config import ModelConfig
-from toytf.stopping import ask_to_stop, stop_on_interrupt
+from toytf.stopping import stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
@@ -145,7 +146,7 @@ def test_a_training_without_finite_values_ends_and_has_not_learned() -> None:
 
 def test_a_training_can_be_stopped_between_two_looks() -> None:
     with stop_on_interrupt(), pytest.raises(Interrupted):
-        ask_to_stop()
+        signal.raise_signal(signal.SIGINT)
         trained_accuracies(capacity_config(steps=10**9, goal=1.0, learning_rates=[1e-9]), EASY)
 
 
