@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.training import learner_of, step_of
 from toytf.bench import best_seconds
-from toytf.plugins import load_config
+from toytf.config.plugins import load_config
 
 
 def measure() -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from toytf.training.build import build_model, build_task
+from toytf.build import build_model, build_task
 from toytf.training.freezing import freeze
 from toytf.training.learner import SeedLearner, build_optimizer
 from toytf.updates import updates

@@ -1,1 +1,1 @@
-"""What is measured: each module is one probe."""
+"""What is measured: each module is one probe of any task; `bigram` and `factual` hold those of one task."""

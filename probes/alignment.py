@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.config import AlignmentConfig
+from probes.config import AlignmentProbeConfig
 from probes.matrices import Learned, cosine, have_diverged, learned_memories, worst_pairs
 from toytf.measurement import Group, Measurement
 from toytf.memory import Association, exact, hebbian
@@ -40,7 +40,7 @@ class Alignment(Probe):
     the rows of largest divergence from the distribution, are named.
     """
 
-    config: AlignmentConfig
+    config: AlignmentProbeConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

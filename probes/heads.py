@@ -12,7 +12,7 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.config import HeadsConfig
+from probes.config import HeadsProbeConfig
 from probes.observed import observed
 from toytf.measurement import Group, Measurement
 from toytf.models.transformer import ToyTransformer
@@ -69,7 +69,7 @@ class Heads(Probe):
     the ideal of `…/detect_head` is the fraction of the queries that have a place to attend to.
     """
 
-    config: HeadsConfig
+    config: HeadsProbeConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

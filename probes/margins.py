@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from probes.config import MarginsConfig
+from probes.config import MarginsProbeConfig
 from probes.matrices import learned_memories, worst_pairs
 from toytf.measurement import Measurement
 from toytf.memory import StorageProblem, exact, maximise_margin
@@ -25,7 +25,7 @@ class Margins(Probe):
     for by `best`, what one reaches on these.
     """
 
-    config: MarginsConfig
+    config: MarginsProbeConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

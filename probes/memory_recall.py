@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.config import MemoryRecallConfig
+from probes.config import MemoryRecallProbeConfig
 from probes.matrices import memories
 from toytf.measurement import Group, Measurement, Scalar
 from toytf.memory import Association
@@ -38,7 +38,7 @@ class MemoryRecall(Probe):
     `/head0`          of one head, if there are several
     """
 
-    config: MemoryRecallConfig
+    config: MemoryRecallProbeConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from toytf.evaluation import goal_metrics
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import shared
 from toytf.task import Batch, Task
-from toytf.training.evaluate import goal_metrics
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ above rivals cut at t*, which tends to √(2 log m) (Giorlandino, Goldt, Maillar
 import torch
 from torch import Tensor
 
-from probes.config import ScoresConfig
+from probes.config import ScoresProbeConfig
 from probes.matrices import learned_memories
 from toytf.measurement import Measurement
 from toytf.memory.measures import measure_scores, score_levels, score_samples
@@ -19,7 +19,7 @@ from toytf.task import Batch, Task
 class Scores(Probe):
     """`scores/<memory>_correct_mean`, `_correct_spread`, `_rival_spread`, `_rival_max` in units of a generic score."""
 
-    config: ScoresConfig
+    config: ScoresProbeConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

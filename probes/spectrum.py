@@ -6,7 +6,7 @@ Hebbian matrix is a product of two Gaussian ones, ⟨s⁴⟩ = 2 + d/n (Giorland
 
 import torch
 
-from probes.config import SpectrumConfig
+from probes.config import SpectrumProbeConfig
 from probes.matrices import learned_matrices
 from toytf.measurement import Measurement
 from toytf.memory.measures import measure_spectrum, spectrum_laws
@@ -18,7 +18,7 @@ from toytf.task import Batch, Task
 class Spectrum(Probe):
     """`spectrum/<memory>_fourth_moment`, `_largest`, `_effective_rank`, `_distance` and `_distance_hebbian`."""
 
-    config: SpectrumConfig
+    config: SpectrumProbeConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

@@ -13,16 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.config import TransplantConfig
+from probes.config import TransplantProbeConfig
 from probes.matrices import Learned, have_diverged, learned_matrices, learned_memories
 from probes.observed import at_goal
 from toytf.errors import UserError
+from toytf.evaluation import goal_metrics
 from toytf.measurement import Group, Reference
 from toytf.memory import hebbian
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
-from toytf.training.evaluate import goal_metrics
 
 TRANSPLANT = Group(
     "transplant", "Accuracy with ideal matrices in the trained model", "Where accuracy stays with an ideal matrix, "
@@ -56,7 +56,7 @@ class Transplant(Probe):
     feed-forward part that holds no distribution besides. The rest of the model, layer norms included, stays as learned.
     """
 
-    config: TransplantConfig
+    config: TransplantProbeConfig
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a model that can take no ideal matrix."""

@@ -16,14 +16,14 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.config import TruncationConfig
+from probes.config import TruncationProbeConfig
 from probes.observed import at_goal
 from toytf.errors import UserError, nearest
+from toytf.evaluation import goal_metrics
 from toytf.measurement import Group, Measurement, Reference, Scalar
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
-from toytf.training.evaluate import goal_metrics
 
 TRUNCATED = Group(
     "truncated", "Accuracy with one matrix truncated", "Accuracy that stays, or even rises, with few singular values "
@@ -99,7 +99,7 @@ def _without(model: ToyTransformer, task: Task, batch: Batch, name: str, rank: i
 class Truncation(Probe):
     """`truncated/<matrix>_rho<ρ>` or `_rank<r>`: accuracy at the task's goal; variants /loss, /p_correct, /p_noise."""
 
-    config: TruncationConfig
+    config: TruncationProbeConfig
 
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a matrix that the model has not, and a rank that it cannot be cut to."""

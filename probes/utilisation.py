@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from probes.config import UtilisationConfig
+from probes.config import UtilisationProbeConfig
 from probes.matrices import learned_matrices
 from toytf.measurement import Measurement
 from toytf.memory.measures import measure_utilisation
@@ -20,7 +20,7 @@ from toytf.task import Batch, Task
 class Utilisation(Probe):
     """`utilisation/<memory>`, and the pairs `/stored` and the `/capacity` it is the ratio of."""
 
-    config: UtilisationConfig
+    config: UtilisationProbeConfig
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from tasks.bigram.noise_config import NoiseLearningConfig
-from tasks.bigram.three_steps_config import ThreeStepsConfig
-from tasks.factual.capacity_config import FactCapacityConfig
-from tasks.factual.dynamics_config import FactDynamicsConfig
+from tasks.bigram.noise_learning.config import NoiseLearningConfig
+from tasks.bigram.three_steps.config import ThreeStepsConfig
+from tasks.factual.capacity.config import FactCapacityConfig
+from tasks.factual.dynamics.config import FactDynamicsConfig
 from toytf.catalogue import claim_files
 from toytf.claims import load_claim
-from toytf.compose import overlay
-from toytf.experiments.config import TrainExperimentConfig
+from toytf.config.compose import overlay
+from toytf.config.plugins import ExperimentConfig, plugins
+from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.launch import run_config
-from toytf.experiments.memory_config import CapacityConfig, StorageConfig
+from toytf.experiments.storage.config import StorageConfig
+from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.measurement import KINDS, flat, reference_name
-from toytf.plugins import ExperimentConfig, plugins
 from toytf.runs import Run
 
 # Names of metrics do not depend on these sizes.

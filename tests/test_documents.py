@@ -23,8 +23,8 @@ import yaml
 import toytf
 from toytf.catalogue import claim_files
 from toytf.cli import app, main
+from toytf.config.plugins import load_config, plugins
 from toytf.experiments.launch import run
-from toytf.plugins import load_config, plugins
 
 if TYPE_CHECKING:
     from conftest import Install

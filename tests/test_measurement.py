@@ -20,7 +20,7 @@ from toytf.measurement import (
     quantity_of,
     to_json,
 )
-from toytf.table import last_of_each, over_seeds, tidy
+from toytf.tidy import last_of_each, over_seeds, tidy
 
 STORED = Group("capacity", "Associations stored", variants=("end",))
 RECALL = Group("recall", "Recall", variants=("head",))
@@ -119,7 +119,7 @@ def test_of_an_unknown_metric_its_group_and_test_are_known() -> None:
 
 
 def test_measuring_needs_no_torch() -> None:
-    code = "import sys, toytf.measurement, toytf.table; assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
+    code = "import sys, toytf.measurement, toytf.tidy; assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from toytf.catalogue import config_files
-from toytf.compose import overlay
+from toytf.config.compose import overlay
+from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.experiments.launch import run_config
 from toytf.measurement import KINDS, reference_name
-from toytf.plugins import ExperimentConfig, load_config
 
 GOLDEN = Path(__file__).parent / "golden" / "metric_names.txt"
 

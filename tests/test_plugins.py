@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from toytf.config.plugins import imported
 from toytf.errors import UserError
-from toytf.plugins import imported
 
 if TYPE_CHECKING:
     from conftest import Command, Install

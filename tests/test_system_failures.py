@@ -14,10 +14,10 @@ import torch
 
 import toytf
 from toytf import files
+from toytf.config.footprint import Need, check_memory, free_memory
+from toytf.config.plugins import load_config
 from toytf.errors import RunFailed, UserError
-from toytf.experiments import train
-from toytf.footprint import Need, check_memory, free_memory
-from toytf.plugins import load_config
+from toytf.experiments.train import experiment as train
 
 if TYPE_CHECKING:
     from collections.abc import Callable

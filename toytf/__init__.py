@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from toytf._lazy import lazy
 
 if TYPE_CHECKING:
+    from toytf.config.plugins import load_config
     from toytf.experiments.launch import run
     from toytf.memory import Association
     from toytf.models.lens import HookedToyTransformer
     from toytf.models.transformer import ToyTransformer
-    from toytf.plugins import load_config
     from toytf.runs import Run
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ __getattr__ = lazy(
         "HookedToyTransformer": "toytf.models.lens",
         "Run": "toytf.runs",
         "ToyTransformer": "toytf.models.transformer",
-        "load_config": "toytf.plugins",
+        "load_config": "toytf.config.plugins",
         "run": "toytf.experiments.launch",
     },
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
+from toytf.config.plugins import plugins
 from toytf.errors import UserError, nearest, reason
-from toytf.plugins import plugins
 
 Result = dict[str, float]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from toytf.compose import config_folder
+from toytf.config.compose import config_folder
+from toytf.config.plugins import experiment_schema, plugins
 from toytf.errors import UserError, nearest
-from toytf.plugins import experiment_schema, plugins
 
 KINDS = ("tasks", "probes", "experiments", "configs", "claims")
 

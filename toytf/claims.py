@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
 
 from toytf.catalogue import claim_files
-from toytf.compose import read_config
-from toytf.config import Config, digest, validate
+from toytf.config.compose import read_config
+from toytf.config.plugins import ExperimentConfig, load_config
+from toytf.config.sections import Config, digest, validate
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, nearest, reason
 from toytf.files import write_atomic
-from toytf.lock import locked
-from toytf.plugins import ExperimentConfig, load_config
+from toytf.runs.lock import locked
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -286,7 +286,7 @@ def power_laws(
 
 
 def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, PowerLaw]:
-    """Rows of `toytf.table.over_seeds` as curves: by the x of each, a column or a function of it, and its label."""
+    """Rows of `toytf.tidy.over_seeds` as curves: by the x of each, a column or a function of it, and its label."""
     found: dict[str, PowerLaw] = {}
     rows: Iterator[Any] = table.itertuples()
     for row in rows:
@@ -300,7 +300,7 @@ def group_figures(
     table: "pd.DataFrame", columns: Mapping[str, "Quantity"], factors: Sequence[str]
 ) -> Iterator[tuple[str, go.Figure]]:
     """Every group of a tidy table against the first factor that has several numbers, the others as curves."""
-    from toytf.table import over_seeds
+    from toytf.tidy import over_seeds
 
     table = over_seeds(table)
     groups = {quantity.group.name: quantity.group for quantity in columns.values()}

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from toytf.config import Config
+from toytf.config.footprint import INT, Need
+from toytf.config.plugins import TaskConfig, TaskSizes
+from toytf.config.sections import Config
 from toytf.errors import reason
-from toytf.footprint import INT, Need
-from toytf.plugins import TaskConfig, TaskSizes
 
 SHAKESPEARE = "shakespeare"
 """The corpus that ships: 42 plays and poems, as a table of 65 characters."""

@@ -15,12 +15,12 @@ from pydantic import (
     model_validator,
 )
 
-from toytf.checksums import sha256
-from toytf.compose import locate
-from toytf.config import Config, Unique
+from toytf.config.compose import locate
+from toytf.config.footprint import DOUBLE, NAME, Need
+from toytf.config.plugins import TaskConfig, TaskSizes
+from toytf.config.sections import Config, Unique
 from toytf.errors import UserError, reason, shortened
-from toytf.footprint import DOUBLE, NAME, Need
-from toytf.plugins import TaskConfig, TaskSizes
+from toytf.runs.checksums import sha256
 
 SIZES = {"n_subjects": 16, "n_relations": 16, "n_answers": 8}
 """The sizes of a drawn table, unless others are given."""

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import torch
 
-from tasks.factual.capacity_config import FactTrainingsConfig
+from tasks.factual.capacity.config import FactTrainingsConfig
 from tasks.factual.config import FactualConfig
 from toytf import theory
-from toytf.compose import overlay, read_config
+from toytf.build import build_model, build_task
+from toytf.config.compose import overlay, read_config
+from toytf.evaluation import goal_metrics
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
 from toytf.stopping import check_stop
-from toytf.training.build import build_model, build_task
 from toytf.training.config import AdamWConfig, TrainConfig
-from toytf.training.evaluate import goal_metrics
 from toytf.training.learner import SeedLearner
 from toytf.training.loop import Trainer
 

@@ -13,11 +13,12 @@ import torch
 import toytf
 from toytf import theory
 from toytf.errors import UserError
-from toytf.experiments import capacity, memory_config
-from toytf.experiments.capacity import Capacity, Case
-from toytf.experiments.memory_config import CapacityConfig
+from toytf.experiments.capacity import experiment as capacity
+from toytf.experiments.capacity.config import CapacityConfig
+from toytf.experiments.capacity.experiment import Capacity, Case
+from toytf.experiments.pairs import DataConfig, TrainedRulesConfig
 from toytf.memory import RULES
-from toytf.table import tidy
+from toytf.tidy import tidy
 
 Run = Callable[..., toytf.Run]
 
@@ -325,7 +326,7 @@ ELSEWHERE = {"experiment", "device", "threads", "logging", "iterations"}
 
 
 def test_the_table_of_changes_has_every_field() -> None:
-    sections = {"data": memory_config.DataConfig, "trained": memory_config.TrainedConfig}
+    sections = {"data": DataConfig, "trained": TrainedRulesConfig}
     nested = {f"{name}.{field}" for name, section in sections.items() for field in section.model_fields}
     assert set(CHANGES) == set(CapacityConfig.model_fields) - ELSEWHERE - set(sections) | nested
 

@@ -11,12 +11,12 @@ import torch
 
 import toytf
 from toytf import theory
+from toytf.config.plugins import load_config
 from toytf.errors import UserError
-from toytf.experiments import memory_config
-from toytf.experiments.memory_config import StorageConfig
-from toytf.experiments.storage import rule_inputs
+from toytf.experiments.pairs import DataConfig, TrainedRulesConfig
+from toytf.experiments.storage.config import PairsConfig, StorageConfig
+from toytf.experiments.storage.experiment import rule_inputs
 from toytf.memory import RULES, Rule, RuleInputs
-from toytf.plugins import load_config
 from toytf.report.page import run_figures
 
 if TYPE_CHECKING:
@@ -225,9 +225,9 @@ ELSEWHERE = {"experiment", "device", "threads", "logging", "data", "trained"}
 
 
 def test_the_table_of_changes_has_every_field() -> None:
-    nested = {f"data.{field}" for field in memory_config.DataConfig.model_fields}
-    nested |= {f"trained.{field}" for field in memory_config.TrainedConfig.model_fields}
-    nested |= {f"pairs.{field}" for field in memory_config.PairsConfig.model_fields}
+    nested = {f"data.{field}" for field in DataConfig.model_fields}
+    nested |= {f"trained.{field}" for field in TrainedRulesConfig.model_fields}
+    nested |= {f"pairs.{field}" for field in PairsConfig.model_fields}
     assert set(CHANGES) == set(StorageConfig.model_fields) - ELSEWHERE | nested
 
 

@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 import toytf
+from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, RunFailed, UserError
-from toytf.experiments.capacity import Capacity
-from toytf.experiments.storage import Storage
+from toytf.experiments.capacity.experiment import Capacity
+from toytf.experiments.storage.experiment import Storage
 from toytf.experiments.study import Drawn, Study
 from toytf.measurement import Group
-from toytf.plugins import load_config
 from toytf.stopping import check_stop
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from pydantic import BaseModel
 
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
-from toytf.compose import read_config
+from toytf.build import build_model
+from toytf.config.compose import read_config
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig, VectorLaw, WeightLaw
 from toytf.models.counts import counts_pay
 from toytf.models.fast_options import UNDERSTOOD
 from toytf.models.tables import fast_forward, tables_pay
 from toytf.randomness import generator
-from toytf.training.build import build_model
 from toytf.training.freezing import trainable_at
 
 B, N, T, D = 3, 7, 9, 24

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from toytf.config import Config
+from toytf.config.sections import Config
 from toytf.models import ToyTransformer, transformer
 from toytf.models.config import AttentionConfig, ModelConfig
 from toytf.models.counts import count_forward, counts_pay

@@ -14,13 +14,13 @@ from transformer_lens.head_detector import detect_head
 from transformer_lens.tools.analysis import direct_logit_attribution
 
 import toytf
+from toytf.build import build_model, build_task
+from toytf.config.plugins import load_config
 from toytf.errors import UserError
 from toytf.models import HookedToyTransformer, ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.models.lens import hook_shapes
-from toytf.plugins import load_config
 from toytf.randomness import generator
-from toytf.training.build import build_model, build_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 B, N, T, D, H = 2, 7, 9, 12, 3

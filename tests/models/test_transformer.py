@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.func import functional_call, stack_module_state
 
+from toytf.config.plugins import load_config
 from toytf.errors import UserError
 from toytf.models import Slot, ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.plugins import load_config
 from toytf.randomness import generator
 
 CONFIGS = Path(__file__).parents[2] / "configs"

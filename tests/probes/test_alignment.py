@@ -15,12 +15,12 @@ import toytf
 from probes.alignment import signal_to_crosstalk
 from probes.matrices import cosine
 from tasks.bigram.task import BigramTask
+from toytf.build import build_model, build_probe, build_task
+from toytf.config.plugins import load_config, plugins
 from toytf.memory import Association
 from toytf.models import Slot, ToyTransformer
-from toytf.plugins import load_config, plugins
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
-from toytf.training.build import build_model, build_probe, build_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MEMORIES = ("W_KQ1", "W_KQ2", "W_OV2")

@@ -8,13 +8,13 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
+from toytf.build import build_model, build_probe, build_task
+from toytf.config.plugins import load_config, plugins
 from toytf.measurement import flat, from_json, to_json
 from toytf.models import ToyTransformer
-from toytf.plugins import load_config, plugins
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
 from toytf.task import Task
-from toytf.training.build import build_model, build_probe, build_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OURS = [name for name, config in plugins("probes").items() if config.__module__ == "probes.config"]

@@ -10,17 +10,17 @@ import yaml
 from transformer_lens.head_detector import detect_head
 
 import toytf
-from probes.config import HeadsConfig
+from probes.config import HeadsProbeConfig
 from probes.heads import Heads, detect_head_score, detection_patterns, mass_on_pattern, uniform_attention
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
+from toytf.build import build_model, build_task
+from toytf.config.plugins import load_config
 from toytf.models import HookedToyTransformer, ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.plugins import load_config
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch
-from toytf.training.build import build_model, build_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS = ("previous_token", "duplicate_token", "induction")
@@ -30,7 +30,7 @@ TASK = BigramTask(BigramConfig(kind="bigram", seq_len=T, n_tokens=N, n_triggers=
 
 def probe(model: ToyTransformer, tokens: torch.Tensor) -> ProbeResult:
     """The probe sees tokens only: no role, no latent, and targets that mean nothing."""
-    return Heads(HeadsConfig(kind="heads"))(model, TASK, Batch(tokens, torch.zeros_like(tokens), roles={}))
+    return Heads(HeadsProbeConfig(kind="heads"))(model, TASK, Batch(tokens, torch.zeros_like(tokens), roles={}))
 
 
 def build(shape: dict[str, Any]) -> ToyTransformer:

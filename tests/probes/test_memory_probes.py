@@ -13,15 +13,15 @@ import yaml
 import toytf
 from probes.matrices import learned_memories
 from tasks.bigram.task import BigramTask
+from toytf.build import build_model, build_probe, build_task
+from toytf.config.plugins import load_config, plugins
 from toytf.measurement import Group, as_row
 from toytf.memory import hebbian
 from toytf.memory.measures import measure_margins, measure_scores, measure_spectrum, measure_utilisation
 from toytf.models import Slot, ToyTransformer
-from toytf.plugins import load_config, plugins
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
 from toytf.theory import extreme_level, optimum_scores
-from toytf.training.build import build_model, build_probe, build_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS = ("margins", "scores", "spectrum", "utilisation")

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from probes.config import MemoryRecallConfig
+from probes.config import MemoryRecallProbeConfig
 from probes.memory_recall import MemoryRecall
 from tasks.bigram.config import SHAKESPEARE
 from tasks.bigram.corpus import load_table
 from tasks.bigram.task import BigramTask
+from toytf.build import build_model, build_task
+from toytf.config.plugins import load_config
 from toytf.errors import UserError
+from toytf.evaluation import role_metrics
 from toytf.measurement import as_row
 from toytf.models import Slot, ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.plugins import load_config
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
-from toytf.training.build import build_model, build_task
-from toytf.training.evaluate import role_metrics
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 N = 65
@@ -41,7 +41,7 @@ def task_of(**fields: Any) -> BigramTask:
 
 def recall(task: BigramTask, model: ToyTransformer, **fields: Any) -> ProbeResult:
     batch = task.sample(2, generator(0, "batch"))
-    return MemoryRecall(MemoryRecallConfig(kind="memory_recall", **fields))(model, task, batch)
+    return MemoryRecall(MemoryRecallProbeConfig(kind="memory_recall", **fields))(model, task, batch)
 
 
 def accuracy(task: BigramTask, model: ToyTransformer, role: str, n: int = 24) -> float:

@@ -10,22 +10,22 @@ import pytest
 import torch
 
 import toytf
-from probes import fact_tables
+from probes.factual import tables as fact_tables
 from tasks.bigram.task import BigramTask
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
+from toytf.build import build_model, build_probe, build_task
+from toytf.config.plugins import load_config, plugins
 from toytf.errors import UserError
-from toytf.experiments.train_figures import training_figures
+from toytf.evaluation import measure
+from toytf.experiments.train.figures import training_figures
 from toytf.measurement import Group, as_row
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.plugins import load_config, plugins
 from toytf.probe import Probe, ProbeResult, shared, sharing
 from toytf.randomness import generator
 from toytf.task import Batch, Task
-from toytf.training import evaluate
-from toytf.training.build import build_model, build_probe, build_task
-from toytf.training.evaluate import measure
+from toytf import evaluation as evaluate
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = CONFIGS / "factual" / "quick.yaml"

@@ -11,17 +11,17 @@ import torch
 
 import toytf
 from tasks.bigram.task import BigramTask
+from toytf.build import build_model, build_probe, build_task
+from toytf.config.plugins import load_config, plugins
 from toytf.errors import UserError
+from toytf.evaluation import role_metrics
 from toytf.measurement import as_row
 from toytf.memory import Association
 from toytf.models import Slot, ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.plugins import load_config, plugins
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
 from toytf.task import Memory, Task
-from toytf.training.build import build_model, build_probe, build_task
-from toytf.training.evaluate import role_metrics
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SOLUTION = ("W_KQ1", "W_KQ2", "W_OV2")

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from probes.config import TruncationConfig
+from probes.config import TruncationProbeConfig
 from probes.truncation import Truncation, matrix_ranks, truncate, truncate_in
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
+from toytf.config.plugins import load_config
 from toytf.errors import UserError
+from toytf.evaluation import goal_metrics
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.plugins import load_config
 from toytf.probe import ProbeResult
 from toytf.randomness import generator
-from toytf.training.evaluate import goal_metrics
 
 D, T = 12, 16
 
@@ -45,7 +45,7 @@ def tokens(task: BigramTask) -> Tensor:
 
 
 def probe(model: ToyTransformer, task: BigramTask, **fields: Any) -> ProbeResult:
-    config = TruncationConfig.model_validate({"kind": "truncation", **fields})
+    config = TruncationProbeConfig.model_validate({"kind": "truncation", **fields})
     return Truncation(config)(model, task, task.sample(8, generator(0, "batch")))
 
 
@@ -306,7 +306,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("fields", "line"), MISTAKES.values(), ids=MISTAKES)
 def test_what_does_not_fit_the_model_is_refused_in_one_line(fields: dict[str, Any], line: str, task: BigramTask):
     model = make_model()
-    chosen = Truncation(TruncationConfig.model_validate({"kind": "truncation", **fields}))
+    chosen = Truncation(TruncationProbeConfig.model_validate({"kind": "truncation", **fields}))
     with pytest.raises(UserError) as caught:
         chosen.check(model, task)
     said = str(caught.value)
@@ -319,7 +319,7 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(fields: dict[str, An
 def test_a_small_fraction_keeps_the_largest_singular_value(task: BigramTask):
     model, batch = make_model(), task.sample(16, generator(0, "batch"))
     small, one = (
-        Truncation(TruncationConfig.model_validate({"kind": "truncation", "matrices": [OUT], **fields}))
+        Truncation(TruncationProbeConfig.model_validate({"kind": "truncation", "matrices": [OUT], **fields}))
         for fields in ({"fractions": [0.01]}, {"fractions": [], "ranks": [1]})
     )
     found, expected = (chosen(model, task, batch).metrics for chosen in (small, one))
@@ -329,7 +329,7 @@ def test_a_small_fraction_keeps_the_largest_singular_value(task: BigramTask):
 def test_a_joint_product_has_no_first_factor(task: BigramTask):
     joint = make_model(**MODELS["joint"])
     with pytest.raises(UserError, match=r'no matrix "blocks\.1\.attn\.W_V"'):
-        Truncation(TruncationConfig(kind="truncation", matrices=("blocks.1.attn.W_V",))).check(joint, task)
+        Truncation(TruncationProbeConfig(kind="truncation", matrices=("blocks.1.attn.W_V",))).check(joint, task)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1])

@@ -11,11 +11,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import toytf
+from toytf.build import build_model, build_task, pick_device
+from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, RunFailed, UserError
-from toytf.plugins import load_config
+from toytf.runs.checkpoints import CheckpointStore
 from toytf.stopping import check_stop
-from toytf.training.build import build_model, build_task, pick_device
-from toytf.training.checkpoints import CheckpointStore
 from toytf.training.config import CheckpointConfig
 from toytf.training.learner import SeedLearner, build_optimizer
 from toytf.training.loop import MetricsFile, Trainer, Watch, train
@@ -124,7 +124,7 @@ def test_divergence_stops_with_a_sentence_and_keeps_the_last_good_checkpoint(tmp
 
 def test_a_full_disk_loses_no_checkpoint_and_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, whole = tmp_path / "run", tmp_path / "whole"
-    from toytf.training import checkpoints
+    from toytf.runs import checkpoints
 
     real = checkpoints.write_atomic
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toytf.compose import Overrides
-from toytf.config import digest
+from toytf.config.compose import Overrides
+from toytf.config.footprint import check_memory, free_memory
+from toytf.config.plugins import ExperimentConfig, implementation, load_config
+from toytf.config.sections import digest
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason
-from toytf.footprint import check_memory, free_memory
-from toytf.lock import locked
-from toytf.plugins import ExperimentConfig, implementation, load_config
 from toytf.runs import Run
+from toytf.runs.lock import locked
 
 
 def default_directory(source: Path | str | dict[str, Any], config: ExperimentConfig) -> Path:

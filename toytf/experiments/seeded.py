@@ -4,9 +4,9 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from toytf.config import Unique
-from toytf.plugins import ExperimentConfig
-from toytf.training.config import LoggingConfig
+from toytf.config.plugins import ExperimentConfig
+from toytf.config.sections import Unique
+from toytf.runs.tracking import LoggingConfig
 
 
 class SeededConfig(ExperimentConfig):
@@ -22,6 +22,6 @@ class SeededConfig(ExperimentConfig):
 
     def settled(self) -> Self:
         """With `device: auto` replaced by the device that it means here."""
-        from toytf.training.build import pick_device
+        from toytf.build import pick_device
 
         return self.model_copy(update={"device": str(pick_device(self.device))})

@@ -29,11 +29,11 @@ from toytf.experiments.process import cpu_threads
 from toytf.measurement import KINDS, Group, Measurement, Quantity, Reference, Scalar, as_row, flat, plain_scalar
 from toytf.report.page import write_report
 from toytf.report.terminal import CaseLine
-from toytf.rows import MetricsFile, Row
 from toytf.runs import Run
+from toytf.runs.rows import MetricsFile, Row
+from toytf.runs.tracking import WandbMirror
 from toytf.stopping import check_stop, stop_on_interrupt
-from toytf.table import last_of_each, tidy
-from toytf.training.tracking import WandbMirror
+from toytf.tidy import last_of_each, tidy
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ the mathematics of the rule does. Configs, experiments, tables and figures read 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from toytf.plugins import imported
+from toytf.config.plugins import imported
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config import Config
+from toytf.config.sections import Config
 
 VectorLaw = Literal["normal", "normal_over_d", "uniform_over_d", "sphere", "orthonormal", "one_hot"]
 """The law of a set of vectors in R^d: entries N(0, 1), N(0, 1/d) or U(±1/√d); unit vectors that are uniform on the
@@ -121,3 +121,13 @@ class ModelConfig(Config):
         chosen = self.feed_forward.layers
         n_feed_forward = self.n_layers if chosen == "all" else len(set(chosen))
         return d * vectors + self.n_layers * self.attention.n_heads * of_head + n_feed_forward * of_units
+
+
+CACHED = 2**22
+"""Floats of the largest activation of a chunk on a CPU (16 MB), such as an attention pattern or a hidden layer."""
+
+
+def cached_chunk(config: ModelConfig, n_positions: int, asked: int) -> int:
+    """How many sequences of a CPU's chunk keep their activations in the cache, asked at their last positions."""
+    largest = asked * max(n_positions * config.attention.n_heads, config.width)
+    return max(1, CACHED // max(largest, n_positions * config.d_model))

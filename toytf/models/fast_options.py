@@ -8,7 +8,7 @@ ones are drawn. So an option that was forgotten here costs time, but is never ig
 
 from typing import Literal, get_args
 
-from toytf.config import Config
+from toytf.config.sections import Config
 from toytf.models.config import ModelConfig, VectorLaw, WeightLaw
 
 FastPath = Literal["tables", "counts"]

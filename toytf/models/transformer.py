@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from toytf.errors import UserError
 from toytf.models.config import ModelConfig
+from toytf.models.distributions import draw_vectors, draw_weights, sinusoidal
 from toytf.models.fast_options import fast_paths
-from toytf.models.laws import draw_vectors, draw_weights, sinusoidal
 
 Hook = Callable[[str, Tensor], Tensor]
 

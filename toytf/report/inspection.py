@@ -42,8 +42,7 @@ def print_probes(
     directory: Path, kind: str | None, *, step: int | None, seed: int | None, test: str | None = None
 ) -> None:
     """Run probes on a checkpoint and print the table and the worst pairs."""
-    run = Run.open(directory)
-    run.require_model()
+    run = Run.open(directory).trained
     kinds = [kind] if kind else [probe.kind for probe in run.config.probes]
     if not kinds:
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")

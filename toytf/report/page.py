@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from toytf.config import dump
+from toytf.config.sections import dump
 from toytf.files import write_atomic
 from toytf.report.table import columns, summary_table
 
@@ -58,9 +58,9 @@ def template(name: str) -> "Template":
 
 def run_figures(run: "Run") -> dict[str, Any]:
     """The figures of a run by name, as its experiment draws them."""
-    from toytf.plugins import implementation
+    from toytf.config.plugins import implementation
 
-    if not run.described and not hasattr(run.config, "task"):
+    if not run.described and not run.config.trains_model:
         # An earlier version made the run: nothing but the names of its metrics is known, and the figures that it drew.
         drawn = {path.stem: run.kept_figure(path.stem) for path in sorted(run.figures.glob("*.json"))}
         return {name: figure for name, figure in drawn.items() if figure is not None}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toytf.measurement import KINDS, Group, Quantity, is_reference, reference_name, spread_name
-from toytf.summary import described
+from toytf.runs.summary import described
 
 PLACES = ("first", "full", "last")
 

@@ -5,7 +5,21 @@ counts parameters does not wait for them.
 """
 
 from toytf.theory._domain import rank_fits
-from toytf.theory.capacity import asymptotic_capacity, capacity, load, maximal_margin
+from toytf.theory.fact_capacity import (
+    FACTS_PER_PARAMETER,
+    additive_dimension,
+    attention_and_mlp_suffice,
+    attention_suffices,
+    recall_parameters,
+)
+from toytf.theory.fact_stages import (
+    plateau_length,
+    relation_rate,
+    relations_first,
+    stage_time,
+    subject_rate,
+    token_rate,
+)
 from toytf.theory.gardner import gardner_entropy, typical_overlap
 from toytf.theory.hebbian import hebbian_accuracy, hebbian_capacity
 from toytf.theory.induction import (
@@ -22,6 +36,7 @@ from toytf.theory.induction import (
     trigger_strength,
 )
 from toytf.theory.information import bits_of_facts, bits_to_store
+from toytf.theory.matrix_capacity import asymptotic_capacity, capacity, load, maximal_margin
 from toytf.theory.noise import (
     NoiseStep,
     attention_recall,
@@ -30,21 +45,6 @@ from toytf.theory.noise import (
     feed_forward_samples,
     noise_step,
     relative_spread,
-)
-from toytf.theory.recall_capacity import (
-    FACTS_PER_PARAMETER,
-    additive_dimension,
-    attention_and_mlp_suffice,
-    attention_suffices,
-    recall_parameters,
-)
-from toytf.theory.recall_stages import (
-    plateau_length,
-    relation_rate,
-    relations_first,
-    stage_time,
-    subject_rate,
-    token_rate,
 )
 from toytf.theory.scores import ScoreLaw, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import (

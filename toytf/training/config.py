@@ -1,4 +1,4 @@
-"""How a model is trained, evaluated, saved and logged."""
+"""How a model is trained, evaluated and saved."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,10 +9,9 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    field_validator,
 )
 
-from toytf.config import Config
+from toytf.config.sections import Config
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -79,18 +78,3 @@ class TrainConfig(Config):
     CPU)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
-
-
-class LoggingConfig(Config):
-    """Mirrors of the run directory; it is the record whatever these say."""
-
-    wandb: Literal["off", "offline", "online"] = "offline"
-    project: str = "toytf"
-    group: str | None = None
-    """Default: the name of the run directory; each seed is a wandb run of this group."""
-    tags: tuple[str, ...] = ()
-
-    @field_validator("wandb", mode="before")
-    @classmethod
-    def _read_yaml_off(cls, value: object) -> object:
-        return "off" if value is False else value  # YAML reads a bare `off` as false

@@ -1,21 +1,12 @@
 """The memory of a training, from its config. Imports no torch."""
 
-from toytf.footprint import FLOAT, INT, Need
-from toytf.models.config import ModelConfig
-from toytf.plugins import TaskSizes
+from toytf.config.footprint import FLOAT, INT, Need
+from toytf.config.plugins import TaskSizes
+from toytf.models.config import ModelConfig, cached_chunk
 from toytf.training.config import SgdConfig, TrainConfig
-
-CACHED = 2**22
-"""Floats of the largest activation of a chunk on a CPU (16 MB), such as an attention pattern or a hidden layer."""
 
 HELD = 3
 """How often an activation is there while gradients are taken: before and after a function, and its gradient."""
-
-
-def cached_chunk(config: ModelConfig, n_positions: int, asked: int) -> int:
-    """How many sequences of a CPU's chunk keep their activations in the cache, asked at their last positions."""
-    largest = asked * max(n_positions * config.attention.n_heads, config.width)
-    return max(1, CACHED // max(largest, n_positions * config.d_model))
 
 
 def training_needs(

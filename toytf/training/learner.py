@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from toytf.chunks import chunk_size, chunks
+from toytf.evaluation import Forward, measure, plain_forward, token_loss
 from toytf.measurement import Group, Measurement
 from toytf.models.config import ModelConfig
 from toytf.models.tables import fast_forward
@@ -19,9 +21,7 @@ from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch, Task
-from toytf.training.chunks import chunk_size, chunks
 from toytf.training.config import SgdConfig, TrainConfig
-from toytf.training.evaluate import Forward, measure, plain_forward, token_loss
 
 NORM = Group("norm", "Frobenius norms of the weights", place="log")
 GRAD_NORM = Group("grad_norm", "Frobenius norms of the gradients", place="log")

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.measurement import Group, Measurement, as_row
-from toytf.rows import MetricsFile, Row
+from toytf.runs.checkpoints import CheckpointStore, Progress
+from toytf.runs.rows import MetricsFile, Row
 from toytf.stopping import stop_asked, undisturbed
-from toytf.training.checkpoints import CheckpointStore, Progress
 from toytf.training.config import TrainConfig
 from toytf.training.freezing import freeze, trainable_ever
 from toytf.training.learner import Evaluation, Learner, build_optimizer

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
+from toytf.build import build_model
+from toytf.config.plugins import load_config
 from toytf.errors import UserError
+from toytf.evaluation import role_metrics, token_accuracy, token_loss
 from toytf.measurement import as_row
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.models.tables import fast_forward
-from toytf.plugins import load_config
 from toytf.randomness import generator
 from toytf.task import Batch
-from toytf.training.build import build_model
-from toytf.training.evaluate import role_metrics, token_accuracy, token_loss
 
 if TYPE_CHECKING:
     from conftest import Refused

@@ -18,7 +18,7 @@ from tasks.factual.table import random_table
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models.config import ModelConfig
-from toytf.models.laws import draw_vectors
+from toytf.models.distributions import draw_vectors
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator
 

@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from toytf.config.plugins import ProbeConfig, TaskConfig
 from toytf.experiments.seeded import SeededConfig
-from toytf.plugins import ProbeConfig, TaskConfig
 
 
 class CopyConfig(TaskConfig):

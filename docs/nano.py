@@ -1,0 +1,209 @@
+# ruff: noqa: T201
+"""An induction head in one file: train three matrices, then look up in each what it should have stored.
+
+    python docs/nano.py                    # seed 0, 300 steps, about ten seconds on one core; needs only torch
+
+The idea (Bietti et al. 2023, arXiv 2306.00802). A weight matrix can be an associative memory. Write one outer product
+per pair, W = Σ_z e_zᵀ u_f(z), where e and u are rows of random numbers. Such rows are almost orthogonal in high
+dimension, so e_z W is close to u_f(z), and the question z gets the answer f(z) = argmax_y e_z W u_yᵀ. If we know which
+pairs a matrix of a transformer should store, we can ask the trained matrix for every one of them, and count.
+
+The task. Text is drawn from the bigrams of Shakespeare, character by character. Five characters are *triggers*: in each
+sequence, every trigger has one output, drawn anew, which always follows it. Here the triggers e and t drew k and h:
+
+    token       a  e  k  i  t  h  a  e  k  s  t  h
+    counter        1        1        2        2        how often this trigger was seen; from 2 on its output is known
+
+So from its second occurrence on, the output of a trigger can be copied from the context. Two layers of attention do it:
+
+    layer 1     the token after a trigger looks one position back, and notes which trigger it saw there    W_KQ1
+    layer 2     a trigger looks for the token that noted this same trigger                                 W_KQ2
+                and copies that token to the output                                                        W_OV2
+
+This is `toytf run quickstart` without toytf: the same task, model, training and recall, but other random numbers.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SHAKESPEARE = Path(__file__).parents[1] / "tasks" / "bigram" / "data" / "shakespeare65.json"
+
+K = 5  # triggers: tokens are numbered from the most frequent on, and the triggers are the tokens 0 … K−1
+T = 64  # tokens of a sequence
+d = 128  # length of all vectors
+
+
+# --- 1. The task ------------------------------------------------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """Sequences drawn together: all but `outputs` have the shape [sequence, position]."""
+
+    tokens: Tensor
+    targets: Tensor  # the next token at every position
+    in_context: Tensor  # true at a trigger that was seen before: its output is known from the context
+    untrapped: Tensor  # the same, without the sequences that come to go round in triggers for ever
+    outputs: Tensor  # [sequence, trigger]
+
+
+def read_counts(path: Path) -> Tensor:
+    """counts[i, j] = how often token j follows token i in the text; the most frequent token is first."""
+    return torch.tensor(json.loads(path.read_text(encoding="utf-8"))["counts"], dtype=torch.float64)
+
+
+def sample(counts: Tensor, n: int, generator: torch.Generator) -> Batch:
+    """Draw n sequences: a trigger is followed by its output, any other token by what follows it in the text."""
+    outputs = torch.randint(len(counts), (n, K), generator=generator)
+
+    def follow(z: Tensor, otherwise: Tensor) -> Tensor:
+        return torch.where(z < K, outputs.gather(1, z.clamp(max=K - 1)), otherwise)
+
+    # To draw from probabilities p, throw a uniform number r and take the first y with p_0 + … + p_y > r.
+    first = counts.sum(1).cumsum(0) / counts.sum()
+    following = counts.cumsum(1) / counts.sum(1, keepdim=True)
+    r = torch.rand(T + 1, n, 1, dtype=torch.float64, generator=generator)
+    chain = [torch.searchsorted(first, r[0], right=True)]
+    for t in range(1, T + 1):
+        z = chain[-1]
+        chain.append(follow(z, torch.searchsorted(following[z[:, 0]], r[t], right=True)))
+    z = torch.cat(chain, dim=1)
+    tokens, targets = z[:, :-1], z[:, 1:]
+
+    seen = (tokens[:, :, None] == tokens[:, None, :]).tril().sum(2)  # occurrences of this token so far, itself included
+    in_context = (tokens < K) & (seen >= 2)
+
+    # Outputs may be triggers. With a → a, or a → b → a, the text never leaves them, and a model that only repeats itself
+    # looks good. A path that is still among K triggers after K steps must have closed such a circle.
+    end = torch.arange(K).expand(n, K)
+    for _ in range(K):
+        end = follow(end, end)
+    trapped = ((tokens < K) & (end < K).gather(1, tokens.clamp(max=K - 1))).any(1, keepdim=True)
+    return Batch(tokens, targets, in_context, in_context & ~trapped, outputs)
+
+
+# --- 2. The model -----------------------------------------------------------------------------------------------------
+
+
+class InductionHead(nn.Module):
+    """Two layers of attention with one head each, no LayerNorm, no feed-forward part; x is a row, matrices act as x W.
+
+    Only W_KQ1, W_KQ2 and W_O2, a factor of W_OV2, are trained. All else stays as it was drawn.
+    """
+
+    def __init__(self, n_tokens: int, generator: torch.Generator) -> None:
+        super().__init__()
+
+        def uniform(rows: int) -> Tensor:  # entries in ±1/√d
+            return (2 * torch.rand(rows, d, generator=generator) - 1) / math.sqrt(d)
+
+        self.e = torch.randn(n_tokens, d, generator=generator)  # e_z: token z where it is read
+        self.p = torch.randn(T, d, generator=generator)  # p_t: position t
+        self.u = uniform(n_tokens)  # u_y: token y where it is predicted
+        self.W_OV1 = uniform(d) @ uniform(d)  # turns e_z into ẽ_z = e_z W_OV1, which says "after z"
+        self.W_V2 = uniform(d)
+        self.W_KQ1 = nn.Parameter(uniform(d))
+        self.W_KQ2 = nn.Parameter(uniform(d))
+        self.W_O2 = nn.Parameter(uniform(d))
+        self.future = torch.ones(T, T, dtype=torch.bool).triu(1)
+
+    @property
+    def W_OV2(self) -> Tensor:
+        """What an attended x adds to the stream is x W_OV2."""
+        return self.W_V2 @ self.W_O2
+
+    def attention(self, x: Tensor, W_KQ: Tensor) -> Tensor:
+        """A[t, s] = softmax over s ≤ t of x_t W_KQ x_sᵀ / √d: how much position t looks at position s."""
+        return (x @ W_KQ @ x.mT / math.sqrt(d)).masked_fill(self.future, -torch.inf).softmax(-1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the next token, [sequence, position, token]."""
+        x = self.e[tokens] + self.p
+        x = x + self.attention(x, self.W_KQ1) @ (x @ self.W_OV1)
+        # (x + A x W_OV2) uᵀ with the small matrices multiplied first, which saves a third of the time
+        return x @ self.u.T + self.attention(x, self.W_KQ2) @ (x @ (self.W_OV2 @ self.u.T))
+
+
+# --- 3. What the matrices should store --------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """The pairs of one matrix: asked with keys[i], it should answer with values[i]."""
+
+    job: str
+    W: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+def memories(model: InductionHead) -> dict[str, Memory]:
+    """The three memories of an induction head, in the vectors of this model."""
+    e, p, u = model.e, model.p, model.u
+    return {
+        "W_KQ1": Memory("layer 1: look one position back", model.W_KQ1, p[1:], p[:-1]),
+        "W_KQ2": Memory("layer 2: find the token after the same trigger", model.W_KQ2, e[:K], e[:K] @ model.W_OV1),
+        "W_OV2": Memory("layer 2: copy the attended token to the output", model.W_OV2, e, u),
+    }
+
+
+def recall(W: Tensor, keys: Tensor, values: Tensor) -> float:
+    """The fraction of the pairs with i = argmax_j keys_i W values_jᵀ. A guess gets one of len(values) right."""
+    return ((keys @ W @ values.T).argmax(1) == torch.arange(len(keys))).double().mean().item()
+
+
+def ideal(keys: Tensor, values: Tensor) -> Tensor:
+    """The matrix one would write by hand, W = Σ_i keys_iᵀ values_i."""
+    return keys.T @ values
+
+
+# --- 4. Training and the table ----------------------------------------------------------------------------------------
+
+
+def train(counts: Tensor, steps: int, generator: torch.Generator) -> InductionHead:
+    """Minimise the cross-entropy at the triggers whose output is in the context."""
+    model = InductionHead(len(counts), generator)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0)
+    for step in range(steps):
+        batch = sample(counts, 64, generator)  # always fresh: the model sees no sequence twice
+        loss = F.cross_entropy(model(batch.tokens)[batch.in_context], batch.targets[batch.in_context])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 50 == 0 or step == steps - 1:
+            recalls = "  ".join(f"{name} {recall(*memory[1:]):.2f}" for name, memory in memories(model).items())
+            print(f"step {step + 1:3}  loss {loss.item():.2f}  recall  {recalls}")
+    return model
+
+
+@torch.no_grad()
+def main() -> None:
+    """Train, and print each matrix beside the ideal one and beside chance."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("counts", nargs="?", type=Path, default=SHAKESPEARE, help="JSON file with a table of counts")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+
+    counts = read_counts(arguments.counts)
+    generator = torch.Generator().manual_seed(arguments.seed)
+    with torch.enable_grad():
+        model = train(counts, arguments.steps, generator)
+
+    print(f"\n{'matrix':8}{'its job':50}{'pairs':>6}{'learned':>9}{'ideal':>7}{'chance':>8}")
+    for name, (job, W, keys, values) in memories(model).items():
+        by_hand = recall(ideal(keys, values), keys, values)
+        print(f"{name:8}{job:50}{len(keys):6}{recall(W, keys, values):9.3f}{by_hand:7.0f}{1 / len(values):8.3f}")
+    batch = sample(counts, 256, generator)
+    right = (model(batch.tokens).argmax(-1) == batch.targets).double()
+    print(f"\naccuracy where the answer is in the context: {right[batch.in_context].mean():.3f}", end="")
+    print(f", in untrapped sequences {right[batch.untrapped].mean():.3f}; ideal 1, chance {1 / len(counts):.3f}")
+
+
+if __name__ == "__main__":
+    main()

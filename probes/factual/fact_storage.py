@@ -1,0 +1,89 @@
+"""Which path to the logits knows the facts: the direct one from attention, or the one through the feed-forward part.
+
+    L = L_direct + L_FF,   L_direct = aᵀ U,   L_FF = FF(a)ᵀ U,   a = the stream after attention
+
+A path is removed by putting its mean over all facts in its place.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.factual.additivity import two_way, unknown_pairs
+from probes.factual.config import FactStorageProbeConfig
+from probes.factual.tables import (
+    TableProbe,
+    accuracy,
+    by_pair,
+    fact_tables,
+    feed_forward,
+    in_chunks,
+    width_of,
+)
+from tasks.factual.task import FactualTask
+from toytf.measurement import Group
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import ProbeResult
+from toytf.task import Task
+
+FACT_STORAGE = Group(
+    "fact_storage", "Accuracy by path", "The path that answers the facts alone, and without which the model forgets "
+    "them, is where they are stored. Chance is a guess.",
+)  # fmt: skip
+FACT_MARGIN = Group(
+    "fact_margin", "Margin of the right answer over the mean answer by path", "How much each path adds to the logit of "
+    "the right answer.", unit="logits",
+)  # fmt: skip
+
+
+class FactStorage(TableProbe):
+    """`fact_storage/…`, accuracies over every fact among fresh noise, and margins; without feed-forward part, direct's.
+
+    `direct`, `feed_forward`                    each path alone
+    `without_direct`, `without_feed_forward`    with the mean of a path in its place
+    `additive_feed_forward`                     with the additive part of L_FF in its place, so that the feed-forward
+                                                part knows subjects and relations, but no pairs
+    `fact_margin/direct`, `…/feed_forward`      L_{a*} − mean_a L of each path (logits)
+    `feed_forward_interaction`                  the fraction of the variance of L_FF that only pairs explain
+
+    What is about pairs needs a table without gaps, and is left out otherwise.
+    """
+
+    config: FactStorageProbeConfig
+
+    def check(self, model: ToyTransformer, task: Task) -> None:
+        """Refuse a task without facts, and a model whose paths cannot be told apart."""
+        super().check(model, task)
+        feed_forward(self.config.kind, model)
+
+    def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
+        """Measure the paths on every fact among fresh noise."""
+        U = model.unembed.W_U
+        attended = fact_tables(model, task, self.config.repeats).attended
+        part = feed_forward(self.config.kind, model)
+        direct = attended if part is None else part.skip(attended)
+        paths, accuracies, interaction = {}, {}, None
+        if direct is not None:
+            paths["direct"] = direct
+        if part is not None:
+            through = paths["feed_forward"] = in_chunks(part, width_of(model), attended.flatten(0, 1)).view_as(attended)
+            constant = through.mean((0, 1)).expand_as(through)
+            accuracies["without_feed_forward"] = accuracy(part.add(attended, constant), task, U)
+            if direct is not None:
+                accuracies["without_direct"] = accuracy(part.add(attended.mean((0, 1)), through), task, U)
+            split = None if unknown_pairs(task) else two_way(by_pair(through.mean(1), task), U)
+            if split is not None:
+                additive = split.additive.flatten(0, 1)[:, None].expand_as(through)
+                accuracies["additive_feed_forward"] = accuracy(part.add(attended, additive), task, U)
+                interaction = split.interaction
+        accuracies |= {name: accuracy(path, task, U) for name, path in paths.items()}
+        found = [FACT_STORAGE.measurement(value, name, chance=1 / U.shape[1]) for name, value in accuracies.items()]
+        found += [FACT_MARGIN.measurement(mean_margin(path, task, U), name, chance=0.0) for name, path in paths.items()]
+        if interaction is not None:
+            found.append(FACT_STORAGE.measurement(interaction, "feed_forward_interaction"))
+        return ProbeResult(found)
+
+
+def mean_margin(x: Float[Tensor, "fact draw d"], task: FactualTask, U: Float[Tensor, "d A"]) -> float:
+    """E[L_{a*} − mean_a L] with L = x U, so E[xᵀ (u_{a*} − ū)]."""
+    against = U.T[task.targets] - U.mean(1)
+    return float((x.mean(1) * against).sum(1).mean())

@@ -1,0 +1,261 @@
+"""The experiment `noise_learning`: what one gradient step learns of the noise, in feed-forward and in attention.
+
+Contexts of T tokens end in the trigger q. After every q comes the noise token τ with probability α, else the output o
+of that context; any other token is followed by a uniform one. With N = 8, q = 0, τ = 8 and o = 3:
+
+    context   5 0 3 7 0 8 2 0      answer 3 (or 8)
+                q o     τ   q
+
+One layer with uniform attention, logits = U (W_V A + W_F e_q), starts from zero and takes one step on the mean loss of
+m contexts. Vectors are orthonormal, so matrices are written in the basis of the tokens: W[k, j] = u_kᵀ W e_j.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tasks.bigram.noise_learning.config import NoiseLearningConfig
+from toytf import theory
+from toytf.experiments.study import Study
+from toytf.figures import power_laws, series
+from toytf.fits import power_law
+from toytf.measurement import Group, Measurement
+from toytf.randomness import generator
+from toytf.runs import Run
+from toytf.stopping import check_stop
+from toytf.tidy import over_seeds
+
+NOISE_RECALL = Group(
+    "noise_recall", "Recall of the noise token after one step",
+    "The feed-forward part (FF) recalls it after a few samples, attention (V) only after about as many as there are "
+    "tokens.",
+    variants=("contexts",),
+)  # fmt: skip
+ENTRY = Group(
+    "entry", "Entries of the first gradient step",
+    "The noise token stands out most in the feed-forward part; in attention its entries are N times as small.",
+    format="power",
+)  # fmt: skip
+CV = Group(
+    "cv", "Relative spread of the noise row of W_V",
+    "Attention can tell the noise from other tokens only where this is well below 1.",
+)  # fmt: skip
+SAMPLES_NEEDED = Group(
+    "samples_needed", "Samples needed to learn the noise",
+    "The smallest number of samples from which on the recall is at least the level.",
+    format="whole",
+)  # fmt: skip
+TOKEN_EXPONENT = Group(
+    "token_exponent", "Grows like the number of tokens N to the power of",
+    "About 0 for what the feed-forward part needs; about 1 for what attention needs, and for its squared spread.",
+    variants=("error",),
+)  # fmt: skip
+
+TRIGGER = 0
+PARTS = {"FF": "feed-forward", "V": "attention"}
+"""The feed-forward matrix W_F and the value matrix W_V."""
+
+ENTRIES_AT_ONCE = 2**23
+"""Entries of matrices, or tokens of contexts, that are held in memory together."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A noise probability α and a vocabulary of N tokens."""
+
+    alpha: float
+    n_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class Contexts:
+    """Contexts that end in the trigger, and what follows each."""
+
+    tokens: Int[Tensor, "repeat m T"]
+    answers: Int[Tensor, "repeat m"]
+
+
+class NoiseLearning(Study[Setting]):
+    """Steps on few and many samples for every noise probability and vocabulary, and how the samples needed grow."""
+
+    config: NoiseLearningConfig
+
+    def cases(self) -> Iterator[Setting]:
+        """Every noise probability with every vocabulary."""
+        for alpha in self.config.noise_probabilities:
+            yield from (Setting(alpha, n_tokens) for n_tokens in self.config.n_tokens)
+
+    def measure(self, case: Setting, seed: int) -> Iterator[Measurement]:
+        """The recall of both parts after a step on each number of samples; entries of the step on the most."""
+        N, T, alpha = case.n_tokens, self.config.seq_len, case.alpha
+        for m in sorted(self.config.samples):
+            steps = _take_steps(self.config, case, m, seed)
+            predicted = {
+                "FF": theory.feed_forward_recall(N, alpha, m),
+                "V": theory.attention_recall(N, T, alpha, m),
+            }
+            for part in PARTS:
+                recall = float(steps[part].mean())
+                yield NOISE_RECALL.measurement(recall, part, contexts=m, theory=predicted[part], chance=1 / (N + 1))
+        yield from _entries(self.config, case, steps)
+
+    def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
+        """The samples needed, and the powers of N that they and cv² grow with.
+
+        A seed in which some recall never gets to the level has neither the number nor the power, only those of theory.
+        """
+        recalls = table[table["group"] == NOISE_RECALL.name].groupby(["name", "alpha", "n_tokens"])
+        found = []
+        for case, part in itertools.product(self.cases(), PARTS):
+            rows = recalls.get_group((part, case.alpha, case.n_tokens))
+            measured, predicted = (
+                samples_needed(rows["contexts"].tolist(), rows[kind].tolist(), self.config.level)
+                for kind in ("value", "theory")
+            )
+            found.append({"part": part, **asdict(case), "value": measured, "theory": predicted})
+            yield SAMPLES_NEEDED.measurement(measured, part, theory=predicted, **asdict(case))
+        needed = pd.DataFrame(found).astype({"value": float, "theory": float})
+        yield from self._powers(needed, "needed", ["part", "alpha"])
+        spreads = table[table["group"] == CV.name]
+        squared = {kind: spreads[kind] ** 2 for kind in ("value", "theory")}
+        yield from self._powers(spreads.assign(**squared), "cv2", ["alpha"])
+
+    def _powers(self, table: pd.DataFrame, name: str, by: Sequence[str]) -> Iterator[Measurement]:
+        """The power of N, by theory alone where something was not reached; none where a vocabulary is missing."""
+
+        def fit(rows: pd.DataFrame) -> list[Measurement]:
+            return [*power_law(rows, TOKEN_EXPONENT, x="n_tokens", by=by, name=name)]
+
+        for _, rows in table.groupby([*by], sort=False):
+            if len(rows) == len(self.config.n_tokens):
+                in_theory = rows.assign(value=rows["theory"])
+                yield from fit(rows) or (replace(power, value=None) for power in fit(in_theory))
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Recall of the noise against samples, one figure for each noise probability; spread against the vocabulary."""
+        table = over_seeds(run.table)
+        recalls = table[table["group"] == NOISE_RECALL.name].sort_values("name", kind="stable")
+        for alpha in self.config.noise_probabilities:
+            curves = series(
+                recalls[recalls["alpha"] == alpha], "contexts", lambda row: f"{PARTS[row.name]}, N = {row.n_tokens}"
+            )
+            title = f"Recall of the noise token after one step, α = {alpha}"
+            yield f"noise_recall_a{alpha}", power_laws(curves, title, x="samples m", y="recall", guides={}, log_y=False)
+        spreads = table[table["group"] == CV.name].sort_values("n_tokens")
+        if len(spreads):
+            m = max(self.config.samples)
+            squared = {kind: spreads[kind] ** 2 * m for kind in ("value", "theory")}
+            spread = 2 * spreads["value"] * spreads["spread"] * m
+            curves = series(spreads.assign(**squared, spread=spread), "n_tokens", lambda row: f"α = {row.alpha}")
+            title = f"Spread of the noise row of W_V, m = {m}"
+            yield "cv", power_laws(curves, title, x="tokens N", y="m · (relative spread)²", guides={})
+
+
+def samples_needed(samples: Sequence[int], recalls: Sequence[float], level: float) -> float | None:
+    """The smallest number from which on the recall is at least the level; None where even the largest is not enough."""
+    needed = None
+    for m, recall in sorted(zip(samples, recalls, strict=True), reverse=True):
+        if recall < level:
+            break
+        needed = float(m)
+    return needed
+
+
+def draw_contexts(setting: Setting, seq_len: int, repeats: int, m: int, random: torch.Generator) -> Contexts:
+    """z_1 … z_{T−1} a chain as drawn above, z_T = q, and what follows it; q = 0, τ = N, o uniform over N tokens."""
+    N, shape = setting.n_tokens, (repeats, m)
+    outputs = torch.randint(N, shape, generator=random, device=random.device)
+
+    def after_trigger() -> Tensor:
+        noisy = torch.rand(shape, generator=random, device=random.device) < setting.alpha
+        return torch.where(noisy, N, outputs)
+
+    tokens = torch.randint(N, (seq_len, *shape), generator=random, device=random.device)
+    for t in range(1, seq_len - 1):
+        tokens[t] = torch.where(tokens[t - 1] == TRIGGER, after_trigger(), tokens[t])
+    tokens[-1] = TRIGGER
+    return Contexts(tokens.permute(1, 2, 0), after_trigger())
+
+
+def feed_forward_step(answers: Int[Tensor, "repeat m"], n_values: int) -> Float[Tensor, "repeat n_values"]:
+    """The only column of −∇W_F that is not 0, that of the trigger.
+
+    −∇W_F = (1/m) Σ_i (onehot(y_i) − 1/n_values) e_qᵀ
+    """
+    repeats, m = answers.shape
+    return _counts(_rows(answers, n_values), repeats, n_values) / m - 1 / n_values
+
+
+def attention_step(contexts: Contexts, n_values: int) -> Float[Tensor, "repeat n_values n_values"]:
+    """−∇W_V at zero, from how often token j stands in the contexts of answer k.
+
+    −∇W_V = (1/m) Σ_i (onehot(y_i) − 1/n_values) A_iᵀ,   A_i = (1/T) Σ_t onehot(z_it)
+    """
+    repeats, m, T = contexts.tokens.shape
+    cells = _rows(contexts.answers, n_values)[..., None] * n_values + contexts.tokens
+    joint = _counts(cells, repeats, n_values, n_values) / (m * T)
+    return joint - joint.sum(1, keepdim=True) / n_values
+
+
+def _rows(answers: Int[Tensor, "repeat m"], n_values: int) -> Int[Tensor, "repeat m"]:
+    """The number of an answer's row, if the matrices of all repeats stand below each other."""
+    return torch.arange(len(answers), device=answers.device)[:, None] * n_values + answers
+
+
+def _counts(cells: Int[Tensor, "*shape"], *shape: int) -> Float[Tensor, "..."]:
+    """How often each cell of a table of this shape is named."""
+    counted = torch.bincount(cells.flatten(), minlength=math.prod(shape)).view(shape)
+    return counted.cpu().double()  # not every device has float64
+
+
+def recalled(scores: Float[Tensor, "repeat n_values *keys"]) -> Float[Tensor, "repeat"]:
+    """The fraction of keys for which the noise token, the last value, scores above all others; a tie does not count."""
+    right = scores[:, -1] > scores[:, :-1].amax(1)
+    return right.double().flatten(1).mean(1) if right.ndim > 1 else right.double()
+
+
+def _take_steps(config: NoiseLearningConfig, setting: Setting, m: int, seed: int) -> dict[str, Float[Tensor, "repeat"]]:
+    """For every repeat: the recall of both parts, entries of both steps, and the spread of the τ row of W_V."""
+    N, n_values = setting.n_tokens, setting.n_tokens + 1
+    random = generator(seed, "noise", f"a{setting.alpha}_N{N}", m, device=config.device)
+    together = max(1, ENTRIES_AT_ONCE // max(n_values**2, m * config.seq_len))
+    found: list[dict[str, Tensor]] = []
+    for start in range(0, config.repeats, together):
+        check_stop()
+        contexts = draw_contexts(setting, config.seq_len, min(together, config.repeats - start), m, random)
+        W_F, W_V = feed_forward_step(contexts.answers, n_values), attention_step(contexts, n_values)
+        plain = W_V[:, 1:N, 1:N]  # neither the trigger nor the noise
+        copied = plain.diagonal(dim1=1, dim2=2).sum(1)
+        others = (plain.sum((1, 2)) - copied) / (N - 2)
+        noise_row = W_V[:, N, 1:N]
+        found.append(
+            {
+                "FF": recalled(W_F),
+                "V": recalled(W_V),
+                "FF_noise": W_F[:, N],
+                "V_noise": noise_row.mean(1),
+                "V_copy": (copied - others) / (N - 1),
+                "variance": noise_row.var(1),
+            }
+        )
+    return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
+
+
+def _entries(config: NoiseLearningConfig, setting: Setting, steps: dict[str, Tensor]) -> Iterator[Measurement]:
+    """Entries of the steps, and the relative spread of the τ row; no spread where the noise has not shown up."""
+    N, T, alpha = setting.n_tokens, config.seq_len, setting.alpha
+    law = theory.noise_step(N, T, alpha)
+    predicted = {"FF_noise": law.feed_forward_noise, "V_noise": law.attention_noise, "V_copy": law.attention_copy}
+    for entry, value in predicted.items():
+        yield ENTRY.measurement(float(steps[entry].mean()), entry, theory=value)
+    mean = float(steps["V_noise"].mean())
+    if mean > 0:
+        spread = math.sqrt(float(steps["variance"].mean())) / mean
+        yield CV.measurement(spread, theory=theory.relative_spread(N, T, alpha, max(config.samples)))

@@ -1,0 +1,1 @@
+"""The experiment `three_steps`: an induction head from three gradient steps."""

@@ -1,0 +1,293 @@
+"""The experiment `three_steps`: an induction head by one gradient step on each of three matrices.
+
+Bietti et al. 2023, §5: from zero, one step on W_OV2, then on W_KQ2, then on W_KQ1, each on fresh sequences.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.bigram.memories import previous_position
+from tasks.bigram.three_steps.config import ThreeStepsConfig
+from tasks.bigram.three_steps.model import Vectors, Weights, axes, axes_of_a_stream, forward, negative_gradient, sample
+from toytf import theory
+from toytf.errors import RunFailed
+from toytf.experiments.study import Drawn, Study
+from toytf.figures import heat_maps, power_laws, series
+from toytf.measurement import Group, Measurement, Scalar
+from toytf.memory import Association
+from toytf.models.distributions import draw_vectors
+from toytf.randomness import generator
+from toytf.runs import Run
+from toytf.stopping import check_stop
+from toytf.tidy import over_seeds
+
+SIGNAL = Group(
+    "signal", "Signals: entries of the negative gradient",
+    "The mean entry where a matrix should store something (off: elsewhere), beside what the theorem says.",
+    format="power", variants=("t",),
+)  # fmt: skip
+OVER_THEORY = Group(
+    "over_theory", "Measured / theory",
+    "Near 1 where the theorem holds; W_KQ1_min and W_KQ1_max are over the positions t ≥ 3.",
+    variants=("t",),
+)  # fmt: skip
+CORRELATION = Group(
+    "correlation", "Correlation with theory, entry by entry",
+    "Near 1 when single entries, too, are as predicted; too few sequences lower it.",
+)  # fmt: skip
+RECALL = Group(
+    "recall",
+    "Recall, as a fraction of the pairs",
+    "After its own step a matrix should recall every pair that it has to store.",
+)
+ACCURACY = Group(
+    "accuracy", "Accuracy",
+    "It jumps at step 3, when all three matrices are there; read_out: with large gains.",
+)  # fmt: skip
+ATTENTION = Group(
+    "attention", "Largest attention weight of layer 2",
+    "On average over sequences: chance is uniform attention, 1 is saturated.",
+)  # fmt: skip
+
+CHUNK = 2**21
+"""Numbers in the activations of one chunk of sequences, at most: memory does not grow with the samples."""
+
+STEPS = ("W_OV2", "W_KQ2", "W_KQ1")
+"""The matrices in the order of their steps."""
+
+SHOWN = 16
+"""Tokens in a heat map of tokens, at most."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """How many fresh sequences each of the three steps has."""
+
+    samples: int
+
+
+class ThreeSteps(Study[Case]):
+    """The three steps for every number of samples and every seed."""
+
+    config: ThreeStepsConfig
+
+    def cases(self) -> list[Case]:
+        """Every number of samples."""
+        return [Case(samples) for samples in self.config.samples]
+
+    @property
+    def plain(self) -> Mapping[str, Scalar]:
+        """The largest number of samples, which is nearest to the theorem."""
+        return {"samples": max(self.config.samples)}
+
+    def measure(self, case: Case, seed: int) -> Iterator[Measurement | Drawn]:
+        """The signal and the recall of every step, accuracy after each and with large gains, and the signals drawn."""
+        config, vectors = self.config, draw(self.config, seed)
+        signals: dict[str, Tensor] = {}
+        for number, (name, G, weights) in enumerate(take_steps(config, case.samples, seed, vectors), start=1):
+            check_stop()
+            if not bool(G.isfinite().all()):
+                raise RunFailed(f"the gradient of {name} is not finite: the gains before it are too large")
+            signals[name] = read(name, G, vectors).cpu()
+            yield from _signals(config, name, signals[name])
+            if name == "W_OV2" and vectors.remap is not None:
+                yield from _remapped_signal(config, G, vectors)
+            chance = association(name, vectors).chance
+            yield RECALL.measurement(recall(name, G, vectors), name, ideal=1.0, chance=chance)
+            yield from _accuracy(config, seed, weights, vectors, f"step{number}")
+        yield from _accuracy(config, seed, _read_out(config, weights, vectors), vectors, "read_out")
+        if case.samples == max(config.samples):
+            title = f"Signals of the three steps ({case.samples} sequences a step, seed {seed})"
+            yield Drawn("signals", partial(_signal_maps, config, signals, title))
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """The gradients of the first seed as heat maps, the 1/t law of step 3 over seeds, and what samples bring."""
+        signals, table = run.kept_figure("signals"), run.table
+        if signals is not None:
+            yield "signals", signals
+        yield "positions", self._positions(table[table["samples"] == max(self.config.samples)])
+        if len(self.config.samples) > 1:
+            means = over_seeds(table).sort_values("samples", kind="stable")
+            for group, title in {
+                RECALL: "Recall after each step",
+                ACCURACY: "Accuracy after each step and with large gains",
+            }.items():
+                curves = series(means[means["group"] == group.name], "samples", lambda row: str(row.name))
+                x = "sequences of each step"
+                yield group.name, power_laws(curves, title, x=x, y=group.name, guides={}, log_y=False)
+
+    def _positions(self, table: pd.DataFrame) -> Any:
+        """p_tᵀ G p_{t−1} against t: over seeds, by theory at small gains, and at the gains that the first seed had."""
+        config = self.config
+        signals = table[table["group"] == SIGNAL.name]
+        measured = series(over_seeds(signals[signals["variant"]]), "t", lambda _: "t asks for t−1")
+        first = signals[(signals["seed"] == config.seeds[0]) & ~signals["variant"]].set_index("name")["value"]
+        beta_1, beta_2 = (rate(config, name) * float(first[name]) for name in STEPS[:2])
+        exact = np.diagonal(theory.position_signal(config.seq_len, max(beta_1, 0), max(beta_2, 0), linear=False), -1)
+        guides = {f"at the gains {beta_1:.2f} and {beta_2:.2f} of steps 1 and 2": lambda t: float(exact[int(t) - 2])}
+        title = "Step 3: the signal falls like 1/t"
+        return power_laws(measured, title, x="position t", y="signal", guides=guides)
+
+
+def draw(config: ThreeStepsConfig, seed: int) -> Vectors:
+    """The vectors of a seed; orthonormal ones are axes, the same for every seed."""
+    N, T, residual = config.n_tokens, config.seq_len, config.model == "residual"
+    if config.dimension is None:
+        return axes_of_a_stream(N, T, config.device) if residual else axes(N, T, config.device)
+    random, d = generator(seed, "vectors"), config.dimension
+    e, second, u, p = (
+        draw_vectors("normal_over_d", n, d, random, what="embedding").to(config.device)
+        for n in (N, d if residual else N, N, T)
+    )
+    return Vectors(e, e @ second.T, u, p, remap=second) if residual else Vectors(e, second, u, p)
+
+
+def read(name: str, W: Float[Tensor, "d_left d_right"], vectors: Vectors) -> Float[Tensor, "row column"]:
+    """The entries that the theorem is about: u_jᵀ W e_k, e_kᵀ W ẽ_j, p_tᵀ W p_r."""
+    v = vectors
+    left, right = {"W_OV2": (v.u, v.e), "W_KQ2": (v.e, v.e_tilde), "W_KQ1": (v.p, v.p)}[name]
+    return left @ W @ right.T
+
+
+def right_entries(name: str, entries: Float[Tensor, "row column"]) -> Float[Tensor, "right"]:
+    """What a matrix should store: the diagonal of tokens, or (t, t−1) of positions for t = 2 … T−1."""
+    return entries.diagonal(-1)[:-1] if name == "W_KQ1" else entries.diagonal()
+
+
+def association(name: str, vectors: Vectors) -> Association:
+    """The pairs a matrix should recall: W_KQ1 among the keys r ≤ t for t = 2 … T−1, as T never holds an answer."""
+    if name == "W_KQ1":
+        every = previous_position(vectors.p, causal=True)
+        assert every.candidates is not None
+        return Association(every.keys[:-1], every.values, every.targets[:-1], candidates=every.candidates[:-1])
+    values = vectors.u if name == "W_OV2" else vectors.e_tilde
+    return Association(vectors.e, values, torch.arange(len(vectors.e), device=vectors.e.device))
+
+
+def recall(name: str, W: Float[Tensor, "d_left d_right"], vectors: Vectors) -> float:
+    """The fraction of pairs whose score is the largest; a query stands on the left of W_KQ, an input right of W_OV."""
+    return float(association(name, vectors).recall(W if name == "W_OV2" else W.T))
+
+
+def predicted(config: ThreeStepsConfig, name: str) -> Float[np.ndarray, "row column"]:
+    """The population signal of a step, entry by entry."""
+    N, T = config.n_tokens, config.seq_len
+    if name == "W_OV2":
+        return theory.output_signal(N, T).matrix()
+    if name == "W_KQ2":
+        return theory.trigger_signal(N, T, config.beta_1, remapped=_remapped(config)).matrix()
+    return theory.position_signal(T, config.beta_1, config.beta_2)
+
+
+def rate(config: ThreeStepsConfig, name: str) -> float:
+    """The learning rate that gives a memory its gain, by the theory."""
+    N, T, beta_1, beta_2 = config.n_tokens, config.seq_len, config.beta_1, config.beta_2
+    if name == "W_OV2":
+        return theory.output_rate(N, T, beta_1)
+    if name == "W_KQ2":
+        return theory.trigger_rate(N, T, beta_1, beta_2, remapped=_remapped(config))
+    return theory.position_rate(T, beta_1, beta_2, config.read_out.W_KQ1)
+
+
+def take_steps(
+    config: ThreeStepsConfig, samples: int, seed: int, vectors: Vectors
+) -> Iterator[tuple[str, Tensor, Weights]]:
+    """The three steps, one after the other: the matrix, its signal G, and the weights after W = η G."""
+    weights = Weights.zero(vectors)
+    for name in STEPS:
+        fresh = batches(config, samples, vectors, seed, name)
+        G = negative_gradient(name, weights, vectors, fresh)
+        weights = replace(weights, **{name: rate(config, name) * G})
+        yield name, G, weights
+
+
+def _signals(config: ThreeStepsConfig, name: str, entries: Float[Tensor, "row column"]) -> Iterator[Measurement]:
+    """The entries of a step beside theory: the mean of the right ones, of the others, and all of them."""
+    measured, law = entries.double(), torch.as_tensor(predicted(config, name))
+    right, right_law = right_entries(name, measured), right_entries(name, law)
+    yield from _beside(name, float(right.mean()), float(right_law.mean()))
+    if name == "W_KQ1":
+        for t, (entry, entry_law) in enumerate(zip(right.tolist(), right_law.tolist(), strict=True), start=2):
+            yield from _beside(name, entry, entry_law, t=t)
+        from_3 = (right / right_law)[1:]
+        yield OVER_THEORY.measurement(float(from_3.min()), f"{name}_min")
+        yield OVER_THEORY.measurement(float(from_3.max()), f"{name}_max")
+    else:
+        off = ~torch.eye(config.n_tokens, dtype=torch.bool)
+        yield SIGNAL.measurement(float(measured[off].mean()), f"{name}_off", theory=float(law[off].mean()))
+    seen = torch.ones_like(law, dtype=torch.bool)
+    both = torch.stack([measured, law])[:, seen.tril() if name == "W_KQ1" else seen]  # no query sees the future
+    correlation = both.corrcoef()[0, 1].nan_to_num()  # 0 if no entry differs from another
+    yield CORRELATION.measurement(float(correlation), name, ideal=1.0)
+
+
+def _remapped_signal(config: ThreeStepsConfig, G: Tensor, vectors: Vectors) -> Iterator[Measurement]:
+    """What step 1 stores of u_k ẽ_kᵀ besides, where layer 2 reads what layer 1 has moved."""
+    remapped = float((vectors.u @ G @ vectors.e_tilde.T).diagonal().mean())
+    yield from _beside("W_OV2_remapped", remapped, theory.remapped_signal(config.n_tokens, config.seq_len).diagonal)
+
+
+def _beside(name: str, measured: float, law: float, **at: int) -> Iterator[Measurement]:
+    """A signal beside theory, and their ratio."""
+    yield SIGNAL.measurement(measured, name, theory=law, **at)
+    yield OVER_THEORY.measurement(measured / law, name, **at)
+
+
+def _accuracy(
+    config: ThreeStepsConfig, seed: int, weights: Weights, vectors: Vectors, when: str
+) -> Iterator[Measurement]:
+    """Accuracy on fresh sequences, and how far attention of layer 2 is from uniform."""
+    right, largest = (torch.zeros((), device=vectors.e.device) for _ in range(2))
+    for tokens, answers in batches(config, config.evaluation_samples, vectors, seed, "evaluation"):
+        logits, attention = forward(weights, vectors, tokens)
+        right += (logits.argmax(1) == answers).sum()
+        largest += attention.amax(1).sum()
+    n, known = config.evaluation_samples, when == "read_out" and config.model == "clean"
+    ceiling = theory.induction_ceiling(config.seq_len) if known else None
+    yield ACCURACY.measurement(float(right) / n, when, theory=ceiling, chance=1 / config.n_tokens)
+    yield ATTENTION.measurement(float(largest) / n, f"largest_{when}", chance=1 / config.seq_len)
+
+
+def _read_out(config: ThreeStepsConfig, weights: Weights, vectors: Vectors) -> Weights:
+    """W_KQ2 and W_KQ1 scaled until what they should store has the given mean score; a sign is kept."""
+    scaled = {}
+    for name in ("W_KQ2", "W_KQ1"):
+        W = getattr(weights, name)
+        mean = right_entries(name, read(name, W, vectors)).mean().abs()
+        scaled[name] = W * (getattr(config.read_out, name) / mean.clamp(min=torch.finfo(W.dtype).tiny))
+    return replace(weights, **scaled)
+
+
+def batches(
+    config: ThreeStepsConfig, n: int, vectors: Vectors, seed: int, purpose: str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """n fresh sequences, a chunk at a time."""
+    widest = max(vectors.e.shape[1], vectors.e_tilde.shape[1], config.n_tokens)
+    chunk = max(CHUNK // (config.seq_len * widest), 1)
+    for start in range(0, n, chunk):
+        random = generator(seed, purpose, start, device=config.device)
+        yield sample(min(chunk, n - start), config.n_tokens, config.seq_len, random)
+
+
+def _remapped(config: ThreeStepsConfig) -> float:
+    return theory.remapped_gain(config.seq_len) if config.model == "residual" else 0.0
+
+
+def _signal_maps(config: ThreeStepsConfig, signals: Mapping[str, Tensor], title: str) -> Any:
+    """Measured and predicted side by side; of the tokens the first few."""
+    panels = {}
+    for number, name in enumerate(STEPS, start=1):
+        n = config.seq_len if name == "W_KQ1" else min(SHOWN, config.n_tokens)
+        names = [f"{'t' if name == 'W_KQ1' else 'k'}={i}" for i in range(1, n + 1)]
+        pair = {"measured": signals[name].double().numpy(), "theory": predicted(config, name)}
+        for label, matrix in pair.items():
+            panels[f"Step {number}, {name}: {label}"] = (matrix[:n, :n], names, names)
+    return heat_maps(panels, title, x="input or key", y="output or query")

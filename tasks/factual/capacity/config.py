@@ -1,0 +1,111 @@
+"""The config of the experiment `fact_capacity`, and what it shares with `fact_grid`."""
+
+import math
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from toytf.config.footprint import DOUBLE, FLOAT, INT, Keys, Need
+from toytf.config.sections import Unique
+from toytf.experiments.seeded import SeededConfig
+
+Mix: TypeAlias = tuple[PositiveFloat, NonNegativeFloat]
+"""α and β: what a model of dimension d has of attention and of hidden units, H d_head = α d and m = β d."""
+
+AtLeastTwo = Annotated[int, Field(ge=2)]
+
+N_ANSWERS = 8
+"""Answers of a relation, unless others are given."""
+
+
+def head_dimension(alpha: float, d_model: int, n_heads: int) -> int:
+    """d_head = ⌊α d / H⌋."""
+    return math.floor(alpha * d_model / n_heads + 1e-9)
+
+
+def hidden_units(beta: float, d_model: int) -> int:
+    """m = ⌊β d⌋."""
+    return math.floor(beta * d_model + 1e-9)
+
+
+class FactTrainingsConfig(SeededConfig):
+    """What the two experiments share: when a model counts as knowing a table, and how it is trained."""
+
+    goal: Annotated[float, Field(gt=0, le=1)] = 0.99
+    """A training ends, and its table is stored, at this accuracy: measured on fresh sequences and then on others."""
+    learning_rates: Annotated[tuple[PositiveFloat, ...], Unique] = Field(default=(1e-2, 3e-3, 1e-3), min_length=1)
+    """Of AdamW; tried in this order, each from the same start, until one reaches the goal."""
+    steps: PositiveInt = 2**14
+    """Steps after which a training has failed. Nothing else ends it early, unless its loss is no longer finite."""
+    batch_size: PositiveInt = 1024
+    """Fresh sequences of each step."""
+    check_every: PositiveInt = 64
+    """Steps between two looks at the accuracy."""
+    check_sequences: PositiveInt = 4096
+    """Fresh sequences of each look."""
+    seq_len: Annotated[int, Field(ge=3)] = 32
+    """Tokens per sequence, T: a subject, a relation, noise and the end token."""
+
+    def _training_needs(
+        self, S: float | int, R: float | int, D: float | int, parameters: float | int, sizes: Keys
+    ) -> list[Need]:
+        """Of a training on S subjects, R relations and D answers of each: weights, table, sequences and logits."""
+        largest = max(self.batch_size, self.check_sequences)
+        data = {"batch_size": self.batch_size, "check_sequences": self.check_sequences, "seq_len": self.seq_len}
+        n_tokens, n_answers = 2 * (S + R), R * D
+        return [
+            Need("weights, gradients and the optimiser", 4 * FLOAT * parameters, sizes),
+            Need("the fact table", DOUBLE * (6 * S * R + 3 * R * n_answers), sizes),
+            Need("the sequences of a step", largest * (3 * INT * self.seq_len + 2 * DOUBLE * n_tokens), data),
+            Need("the logits of a step", 3 * FLOAT * largest * n_answers, data),
+        ]
+
+
+class FactCapacityConfig(FactTrainingsConfig):
+    """How many facts models of each size learn, beside the line 0.15 facts per parameter."""
+
+    implementation: ClassVar[str] = "tasks.factual.capacity.experiment:FactCapacity"
+
+    experiment: Literal["fact_capacity"]
+    dimensions: Annotated[tuple[PositiveInt, ...], Unique] = Field(min_length=1)
+    """The dimensions d of the model."""
+    mixes: Annotated[tuple[Mix, ...], Unique] = Field(default=((1.0, 2.0),), min_length=1)
+    """Pairs [α, β], each tried at every d: heads of dimension ⌊α d / n_heads⌋ and ⌊β d⌋ hidden units; β = 0: none."""
+    n_heads: PositiveInt = 8
+    table: Literal["equal", "square", "distinct"] = "equal"
+    """How a table of S subjects grows. equal: R = S relations; square: R = ⌊√S⌋; distinct: R = S with D = S answers."""
+    n_answers: AtLeastTwo | None = None
+    """D: answers of each relation (default 8; with `table: distinct` they are S)."""
+    resolution: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Relative width in S at which a search stops; in facts it is twice as much."""
+
+    @model_validator(mode="after")
+    def _models_exist(self) -> "FactCapacityConfig":
+        if self.table == "distinct" and self.n_answers is not None:
+            raise ValueError(f"n_answers = {self.n_answers} has no effect with table: distinct: it is S there")
+        D = self.n_answers or N_ANSWERS
+        if self.table != "distinct" and self.goal <= 1 / D:
+            raise ValueError(f"goal = {self.goal:g} is no more than relations alone tell: it must exceed 1/{D}")
+        for d in self.dimensions:
+            for alpha, beta in self.mixes:
+                if head_dimension(alpha, d, self.n_heads) < 1:
+                    raise ValueError(
+                        f"mixes: α = {alpha:g} at d = {d} leaves no dimension to {self.n_heads} heads, as "
+                        f"⌊{alpha:g} · {d} / {self.n_heads}⌋ = 0: take d ≥ {math.ceil(self.n_heads / alpha)}, "
+                        "a larger α, or fewer n_heads"
+                    )
+                if beta and hidden_units(beta, d) < 1:
+                    raise ValueError(
+                        f"mixes: β = {beta:g} at d = {d} leaves no hidden unit: take d ≥ {math.ceil(1 / beta)}, "
+                        "a larger β, or 0 for no feed-forward part"
+                    )
+        return self
+
+    def needs(self) -> list[Need]:
+        """The largest model, on a table of 0.15 facts per parameter."""
+        d, (alpha, beta) = max(self.dimensions), max(self.mixes, key=sum)
+        parameters = (4 * alpha + 2 * beta) * d * d
+        S = math.sqrt(0.15 * parameters)
+        R = math.sqrt(S) if self.table == "square" else S
+        D = S if self.table == "distinct" else self.n_answers or N_ANSWERS
+        return self._training_needs(S, R, D, parameters, {"dimensions": d, "n_heads": self.n_heads})

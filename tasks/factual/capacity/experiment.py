@@ -1,0 +1,200 @@
+"""The experiment `fact_capacity`: the largest table of facts that trained models of each size learn.
+
+A search asks whether a table can be learned, by training until an accuracy is reached. So a capacity is what this
+training finds, and a lower bound of what the model could hold.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.factual.capacity.config import N_ANSWERS, FactCapacityConfig, head_dimension, hidden_units
+from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
+from toytf import theory
+from toytf.experiments.study import Study, factors
+from toytf.fits import power_law
+from toytf.measurement import Group, Measurement, Quantity
+from toytf.memory.search import Bracket, bisect, run_together
+from toytf.memory.solver import Status
+from toytf.runs import Run
+from toytf.tidy import over_seeds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAPACITY = Group(
+    "capacity", "Facts stored",
+    "The middle between the largest table that was learned and the smallest that was not; theory is the line of 0.15 "
+    "facts per parameter.",
+    variants=("end",),
+)  # fmt: skip
+DENSITY = Group("facts_per_parameter", "Facts per parameter", "The same for all sizes if facts cost parameters.")
+BITS = Group("bits_per_parameter", "Bits per parameter", "What it takes to write the stored answers down.")
+EXPONENT = Group(
+    "parameter_exponent", "Facts grow like parameters to the power of", "By theory both are proportional: 1.",
+    variants=("error",),
+)  # fmt: skip
+GAIN = Group(
+    "feed_forward_gain", "Facts per parameter with hidden units / with attention alone",
+    "Above 1, hidden units store more than heads of the same number of parameters.",
+)  # fmt: skip
+TRAININGS = Group("trainings", "Trainings that a search took", format="whole")
+FAILED = Group(
+    "failed", "Searches that found nothing",
+    "The fraction of seeds in which not even the smallest table was learned; only where there are such seeds.",
+)  # fmt: skip
+
+BEGIN = {True: 0.1, False: 0.05}
+"""Facts per parameter from which a search begins, with and without a feed-forward part.
+
+Below what is expected: what can be learned ends early, what cannot takes all steps at all learning rates.
+"""
+
+FEWEST = 2
+"""The smallest S that is tried: if it fails, there is no capacity to report."""
+
+MANY = 8
+"""So many sizes have no room for a tick each."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dimension and a mix of attention and hidden units."""
+
+    d: int
+    alpha: float
+    beta: float
+
+
+class FactCapacity(Study[Case]):
+    """Search every capacity, then fit how they grow with the parameters."""
+
+    config: FactCapacityConfig
+
+    def cases(self) -> Sequence[Case]:
+        """Every mix at every dimension."""
+        return [Case(d, alpha, beta) for alpha, beta in self.config.mixes for d in self.config.dimensions]
+
+    def sizes(self, case: Case) -> Sizes:
+        """The model of a case."""
+        n_heads = self.config.n_heads
+        return Sizes(case.d, n_heads, head_dimension(case.alpha, case.d, n_heads), hidden_units(case.beta, case.d))
+
+    def table_size(self, S: int) -> TableSize:
+        """The table of S subjects, by how the config lets tables grow."""
+        rule = self.config.table
+        D = S if rule == "distinct" else self.config.n_answers or N_ANSWERS
+        return TableSize(S, isqrt(S) if rule == "square" else S, D)
+
+    def measure(self, case: Case, seed: int) -> Iterator[Measurement]:
+        """The capacity between its two ends, and what a parameter holds; none if even the smallest table failed."""
+        config, n_parameters = self.config, self.sizes(case).n_parameters
+        bracket, n_trainings = self.search(case, seed)
+        not_found = None if bracket.infeasible is None else self.table_size(bracket.infeasible).n_facts
+        has_line = config.table == "equal" and config.n_answers in (None, N_ANSWERS) and case.beta > 0
+        line = theory.FACTS_PER_PARAMETER * n_parameters if has_line else None
+        if bracket.feasible < FEWEST:
+            yield CAPACITY.measurement(None, theory=line)
+        else:
+            stored = self.table_size(bracket.feasible)
+            n_facts = (stored.n_facts + (not_found or stored.n_facts)) / 2
+            bits = theory.bits_to_store(round(n_facts), stored.D, error=1 - config.goal)
+            yield CAPACITY.measurement(n_facts, theory=line)
+            yield CAPACITY.measurement(stored.n_facts, end="feasible")
+            yield DENSITY.measurement(n_facts / n_parameters)
+            yield BITS.measurement(bits / n_parameters)
+        yield CAPACITY.measurement(not_found, end="not_found")
+        yield TRAININGS.measurement(n_trainings)
+
+    def search(self, case: Case, seed: int) -> tuple[Bracket, int]:
+        """Bisection for the largest S whose table is learned, and how many trainings it took."""
+        sizes, n_trainings = self.sizes(case), 0
+
+        def ask(questions: dict[int, int]) -> dict[int, Status]:
+            nonlocal n_trainings
+            accuracies = trained_accuracies(self.config, Trial(sizes, self.table_size(questions[seed]), seed))
+            n_trainings += len(accuracies)
+            return {seed: Status.FEASIBLE if max(accuracies) >= self.config.goal else Status.INFEASIBLE}
+
+        n_facts = BEGIN[case.beta > 0] * sizes.n_parameters
+        guess = n_facts ** (2 / 3 if self.config.table == "square" else 1 / 2)  # S R = S^(3/2), or S²
+        return run_together({seed: bisect(guess, self.config.resolution)}, ask)[seed], n_trainings
+
+    def conclude(self, table: "pd.DataFrame") -> Iterator[Measurement]:
+        """Powers of the parameters, the gain by hidden units, and which searches found nothing."""
+        yield from self._exponents(_of_group(table, CAPACITY))
+        yield from self._gains(_of_group(table, DENSITY))
+        yield from self._failures(_of_group(table, CAPACITY))
+
+    def _exponents(self, stored: "pd.DataFrame") -> Iterator[Measurement]:
+        """Slope of log facts against log parameters, over all cases, those with hidden units, and each mix."""
+        stored = stored.assign(n_parameters=[self.sizes(case).n_parameters for case in _cases_of(stored)])
+        fit = partial(power_law, group=EXPONENT, x="n_parameters", theory=1.0, points=3)
+        yield from fit(stored, name="all")
+        yield from fit(stored[stored["beta"] > 0], name="feed_forward")
+        if len(self.config.mixes) > 1:
+            yield from fit(stored, by=("alpha", "beta"))
+
+    def _gains(self, densities: "pd.DataFrame") -> Iterator[Measurement]:
+        """Mean facts per parameter with hidden units over those without, at every d where no search failed."""
+        known, gains = dict(zip(_cases_of(densities), densities["value"], strict=True)), []
+        for d in self.config.dimensions:
+            here = [case for case in self.cases() if case.d == d]
+            kinds = [[case for case in here if (case.beta > 0) is hidden] for hidden in (True, False)]
+            if all(kinds) and all(case in known for case in here):
+                with_hidden, without = (float(np.mean([known[case] for case in kind])) for kind in kinds)
+                gains.append(with_hidden / without)
+                yield GAIN.measurement(gains[-1], d=d)
+        if gains:
+            yield GAIN.measurement(np.exp(np.mean(np.log(gains))), "all")
+
+    def _failures(self, stored: "pd.DataFrame") -> Iterator[Measurement]:
+        """0 or 1 for this seed, if a search of the same case failed in any seed: their mean says how often."""
+        here, n_found = _cases_of(stored), Counter(_cases_of(_of_group(self.table, CAPACITY)))
+        for case in self.cases():
+            if n_found[case] < len(self.config.seeds):
+                yield FAILED.measurement(case not in here).placed(factors(case))
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Facts stored against parameters, one curve for each mix, and the line that Nichani et al. 2024 draw."""
+        from toytf.figures import power_laws, series
+
+        stored = _of_group(over_seeds(run.table), CAPACITY)
+        if stored.empty:
+            return
+        laws = series(
+            stored.assign(theory=np.nan),  # one line for all
+            lambda row: self.sizes(_case_of(row)).n_parameters,
+            lambda row: f"α = {row.alpha:g}, β = {row.beta:g}" + ("" if row.beta else " (attention only)"),
+        )
+        found = _cases_of(stored)
+        missing = [Quantity(CAPACITY, at=factors(case)).label for case in self.cases() if case not in found]
+        figure = power_laws(
+            laws,
+            "Facts by parameters" + (f"; no capacity found in every seed: {', '.join(missing)}" if missing else ""),
+            x="parameters 4 H d_head d + 2 m d",
+            y=f"facts stored (accuracy ≥ {self.config.goal:g})",
+            guides={f"{theory.FACTS_PER_PARAMETER:g} facts per parameter": lambda n: theory.FACTS_PER_PARAMETER * n},
+        )
+        if len({x for law in laws.values() for x in law.x}) > MANY:
+            figure.update_xaxes(tickmode="auto", tickvals=None, ticktext=None)
+        yield "facts_by_parameters", figure
+
+
+def _of_group(table: "pd.DataFrame", group: Group) -> "pd.DataFrame":
+    """The rows of a group, without variants."""
+    return table[(table["group"] == group.name) & ~table["variant"]]
+
+
+def _cases_of(table: "pd.DataFrame") -> list[Case]:
+    """The case of every row."""
+    return [_case_of(row) for row in table.itertuples()]
+
+
+def _case_of(row: Any) -> Case:
+    return Case(int(row.d), float(row.alpha), float(row.beta))

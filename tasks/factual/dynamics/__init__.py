@@ -1,0 +1,1 @@
+"""The experiment `fact_dynamics`: in which order facts are learned."""

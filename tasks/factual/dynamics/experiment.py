@@ -1,0 +1,153 @@
+"""The experiment `fact_dynamics`: linear attention learns a fact table in stages.
+
+With small initial weights it learns which answers belong to a relation long before it learns the facts. In between it
+answers with any answer of the relation: a plateau at the loss H(a|r), on which it makes facts up (Nichani, Lee, Bietti
+2024).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tasks.factual.dynamics.config import FactDynamicsConfig
+from tasks.factual.dynamics.measures import (
+    STAGE,
+    Curve,
+    Evaluation,
+    Laws,
+    attention_weights,
+    evaluate,
+    floors,
+    stages,
+)
+from tasks.factual.dynamics.model import (
+    Facts,
+    Weights,
+    constant_weights,
+    fact_counts,
+    negative_gradients,
+    predict,
+    sample,
+    with_noise,
+)
+from tasks.factual.table import FactTable, random_table, structured_table
+from toytf.errors import RunFailed
+from toytf.experiments.study import Study
+from toytf.measurement import Measurement, Quantity, flat, reference_name
+from toytf.randomness import generator
+from toytf.runs import Run
+from toytf.stopping import check_stop
+
+EVALUATED = 2048
+"""Sequences of an evaluation of sgd: every fact equally often, at least once, each time with other noise."""
+
+
+def fact_table(config: FactDynamicsConfig, seed: int) -> FactTable:
+    """The table of a seed."""
+    sizes = config.n_subjects, config.n_relations, config.n_answers
+    return structured_table(*sizes) if config.table == "structured" else random_table(*sizes, seed)
+
+
+def trajectory(
+    config: FactDynamicsConfig, alpha: float, seed: int, table: FactTable
+) -> Iterator[tuple[int, Weights, Facts]]:
+    """Step, weights, and sequences to evaluate them on, at every evaluation: the start, on the way, and the end.
+
+    A flow is small and needs float64, which not every device has: it stays on the CPU.
+    """
+    flow = config.method == "flow"
+    device = "cpu" if flow else config.device
+    answers = torch.as_tensor(table.answers, device=device)
+    draws = max(1, EVALUATED // len(table.pairs))
+    pairs = torch.as_tensor(table.pairs, device=device).repeat(draws, 1)
+    noise = config.n_noise, config.seq_len
+    all_facts = fact_counts(table, *noise)
+
+    def batch(step: int) -> Facts:
+        if flow:
+            return all_facts
+        assert config.batch_size is not None
+        return sample(answers, config.batch_size, *noise, generator(seed, "train", step, device=device))
+
+    def held_out(step: int) -> Facts:
+        random = generator(seed, "evaluation", step, device=device)
+        return all_facts if flow else with_noise(pairs, answers, *noise, random)
+
+    evaluated = held_out(0)
+    weights = constant_weights(evaluated, table.n_answers, attention=config.initial_attention(alpha), value=alpha)
+    yield 0, weights, evaluated
+    for start in range(0, config.steps, config.evaluate_every):
+        end = min(start + config.evaluate_every, config.steps)
+        for step in range(start, end):
+            weights = weights.stepped(config.lr, negative_gradients(weights, batch(step)))
+        yield end, weights, held_out(end)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The initial weights α."""
+
+    alpha: float
+
+
+class FactDynamics(Study[Scale]):
+    """Train from every initial scale, and date the stages."""
+
+    config: FactDynamicsConfig
+
+    def __init__(self, config: FactDynamicsConfig) -> None:
+        super().__init__(config)
+        self.last_step = config.steps
+
+    @property
+    def plain(self) -> dict[str, float]:
+        """The smallest scale, which is nearest to the theory."""
+        return {"alpha": min(self.config.alphas)}
+
+    def cases(self) -> Sequence[Scale]:
+        """Every scale."""
+        return [Scale(alpha) for alpha in self.config.alphas]
+
+    def measure(self, case: Scale, seed: int) -> list[Measurement]:
+        """What there is at the last step."""
+        *_, (_, found) = self.steps(case, seed)
+        return found
+
+    def steps(self, case: Scale, seed: int) -> Iterator[tuple[int, list[Measurement]]]:
+        """Every evaluation, and with the last what the whole curve says."""
+        config, alpha, table = self.config, case.alpha, fact_table(self.config, seed)
+        evaluations: dict[int, Evaluation] = {}
+        laws, start = None, None
+        for step, weights, facts in trajectory(config, alpha, seed, table):
+            check_stop()
+            laws, start = laws or Laws.of(table, facts), start or weights
+            # A flow has no accuracy: it breaks the ties of the plateau rightly from the first step on.
+            log_p = predict(weights, facts.counts)
+            seen = evaluate(log_p, facts.answers, laws, accuracy=config.method == "sgd")
+            if not seen.is_finite:
+                raise RunFailed(f"the loss is not finite at step {step}: lr = {config.lr:g} is too large")
+            evaluations[step] = seen
+            found = [*seen.measurements(config)]
+            if step == config.steps:
+                found += stages(config, alpha, table, Curve.of(evaluations))
+                found += attention_weights(config, start, weights)
+                if alpha == min(config.alphas):
+                    found += floors(table)  # the same for all
+            yield step, found
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Losses with their levels and stages, distances, where the probability lies, and stages against α."""
+        from tasks.factual.dynamics.figures import STAGES, by_scale, distances, losses, probabilities
+
+        config, table, summary = self.config, run.table, run.summary
+        of_smallest = table[table["alpha"] == min(config.alphas)]
+        names = {part: reference_name("theory", flat(Quantity(STAGE, at={"part": part}))) for part in STAGES}
+        expected = {part: summary[name] for part, name in names.items() if summary.get(name, math.inf) <= config.steps}
+        yield "losses", losses(config, of_smallest, expected)
+        yield "distances", distances(config, of_smallest, expected)
+        yield "probabilities", probabilities(of_smallest)
+        if len(config.alphas) > 1:
+            yield "stages", by_scale(table)

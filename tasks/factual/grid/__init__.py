@@ -1,0 +1,1 @@
+"""The experiment `fact_grid`: which models learn one table of facts."""

@@ -1,0 +1,255 @@
+"""A damaged run directory is used where it is whole, and named where it is not: no traceback, no wrong result."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import toytf
+from tests.hostile.damage import CHECKPOINTS, OTHERS, ROWS, Damage, flip, last_checkpoint
+from toytf.errors import Interrupted, ToytfError, UserError
+from toytf.experiments import study
+from toytf.experiments.train import experiment as train
+
+if TYPE_CHECKING:
+    from conftest import Ended
+
+QUIET: dict[str, Any] = {"seeds": [0, 1], "device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
+TRAINING = {
+    "experiment": "train",
+    "task": {"kind": "bigram", "seq_len": 6, "n_tokens": 8},
+    "model": {"d_model": 4, "n_layers": 1},
+    "train": {"steps": 4, "batch_size": 4, "evaluation": {"every": 1, "sequences": 4}, "checkpoints": {"every": 1}},
+    "probes": ["memory_recall"],
+    **QUIET,
+}
+STUDY = {"experiment": "storage", "rules": ["hebbian", "ridge"], "dimension": 4, "n": 6, **QUIET}
+
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+
+
+def _stops(line: Any, method: str, call: int) -> type:
+    """A progress line that stops the run, as Ctrl-C would, at some call of a method."""
+
+    real, calls = getattr(line, method), []
+
+    def stop(self: Any, *arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == call:
+            raise Interrupted("stopped by the test")
+        real(self, *arguments)
+
+    return type("Stops", (line,), {method: stop})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, toytf.Run]:
+    """Runs of both kinds, finished, and stopped in the middle."""
+    found = {}
+    for kind, config, module, line, method, call in (
+        ("training", TRAINING, train, "ProgressLine", "stepped", 8),
+        ("study", STUDY, study, "CaseLine", "begin", 2),
+    ):
+        out = tmp_path_factory.mktemp(kind)
+        found[f"{kind}, finished"] = toytf.run(config, out=out / "run")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, line, _stops(getattr(module, line), method, call))
+            with pytest.raises(Interrupted):
+                toytf.run(config, out=out / "stopped" / "run")
+        found[f"{kind}, stopped"] = toytf.Run.open(out / "stopped" / "run")
+    return found
+
+
+def _page(directory: Path) -> str:
+    return UUID.sub("", (directory / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def pages(runs: dict[str, toytf.Run]) -> dict[str, str]:
+    """The page of each run while it is whole."""
+    from toytf.report.inspection import inspect_runs
+
+    for run in runs.values():
+        inspect_runs([run.directory], None, serve=False)
+    return {name: _page(run.directory) for name, run in runs.items()}
+
+
+CASES = [
+    *(
+        (state, name, damage)
+        for state in ("training, finished", "training, stopped")
+        for name, damage in CHECKPOINTS.items()
+    ),
+    *(
+        (f"{kind}, {state}", name, damage)
+        for kind in ("training", "study")
+        for state in ("finished", "stopped")
+        for name, damage in {**ROWS, **OTHERS}.items()
+        if state == "finished" or not name.startswith("summary")
+    ),
+]
+
+
+@pytest.mark.parametrize(("state", "name", "damage"), CASES, ids=[f"{name}-{state}" for state, name, _ in CASES])
+def test_a_damaged_run_is_named_or_gives_what_the_whole_one_gives(
+    state: str,
+    name: str,
+    damage: Damage,
+    runs: dict[str, toytf.Run],
+    pages: dict[str, str],
+    invoke: "Callable[..., Ended]",
+    tmp_path: Path,
+) -> None:
+    whole, finished = runs[state], runs[state.partition(",")[0] + ", finished"]
+    torn = name == "metrics_torn" and state.endswith("stopped")  # as a crash may leave it: the last row was not written
+    out = tmp_path / "run"
+    shutil.copytree(whole.directory, out)
+    damage(out)
+
+    try:
+        opened = toytf.Run.open(out)
+        assert torn or opened.history.equals(whole.history)
+        assert torn or opened.summary == whole.summary
+        assert not torn or len(opened.history) == len(whole.history) - 1
+    except ToytfError as error:
+        _is_a_sentence(str(error), out)
+
+    inspected = invoke("inspect", out)
+    assert inspected.code in (0, 2), inspected.err
+    if inspected.code == 0:
+        assert torn or _page(out) == pages[state]
+    else:
+        _is_a_sentence(inspected.err, out)
+
+    if state.startswith("training"):
+        probed, expected = (invoke("probe", directory) for directory in (out, whole.directory))
+        assert probed.code in (0, 2), probed.err
+        if probed.code == 0:
+            assert probed.out == expected.out
+        else:
+            _is_a_sentence(probed.err, out)
+
+    resumed = invoke("run", out / "config.yaml", "--out", out, "--resume")
+    assert resumed.code in (0, 1, 2), resumed.err
+    assert resumed.code == 0 or not _must_go_on(state, name), resumed.err
+    if resumed.code == 0:
+        for file in ("summary.json", "metrics.jsonl"):
+            if state.endswith("stopped") or not name.startswith(("metrics", "summary")):
+                assert (out / file).read_bytes() == (finished.directory / file).read_bytes()
+    else:
+        _is_a_sentence(resumed.err.splitlines()[-1], out)
+
+
+def _must_go_on(state: str, name: str) -> bool:
+    """Is all that matters to --resume whole, or as a crash may leave it?"""
+    if state.endswith("finished"):
+        return name.startswith(("training_", "timing", "lock", "checksums_missing", "seed_missing"))
+    whole = ("lock_left_behind", "checksums_missing", "seed_missing", "training_gone", "safetensors_gone")
+    torn = name == "metrics_torn" and state.startswith("study")  # in this training a checkpoint knows of the row
+    return torn or name in whole or name.startswith("timing")
+
+
+def _is_a_sentence(text: str, directory: Path) -> None:
+    """One line that names a file of the run, and no more than a screen."""
+    assert len(text.strip().splitlines()) == 1, text
+    assert len(text) < 1000
+    assert str(directory) in text
+
+
+def _stopped_copy(runs: dict[str, toytf.Run], tmp_path: Path) -> Path:
+    out = tmp_path / "run"
+    shutil.copytree(runs["training, stopped"].directory, out)
+    return out
+
+
+def test_a_flipped_byte_of_the_optimiser_is_found_and_the_run_goes_on_without_that_checkpoint(
+    runs: dict[str, toytf.Run], invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    out = _stopped_copy(runs, tmp_path)
+    flip(last_checkpoint(out, "training", seed=1), -30)
+    command = ("run", out / "config.yaml", "--out", out, "--resume")
+    refused = invoke(*command)
+    assert refused.code == 2
+    assert re.search(r"seed1-step00000\d\.training is not a whole checkpoint \(its checksum is another\)", refused.err)
+    assert re.search(
+        r"remove \S+seed1-step00000\d\.\*, and with --resume the training of seed 1 goes on from step \d", refused.err
+    )
+    for suffix in ("safetensors", "training"):
+        last_checkpoint(out, suffix, seed=1).unlink()
+    assert invoke(*command).code == 0
+    _ends_as(out, runs["training, finished"])
+
+
+def test_without_the_checkpoints_of_an_early_seed_no_row_of_a_later_one_is_lost(
+    runs: dict[str, toytf.Run], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(runs["training, finished"].directory, out)
+    for path in [*(out / "checkpoints").glob("seed0-*"), out / "summary.json"]:
+        path.unlink()
+    toytf.run(out / "config.yaml", out=out, resume=True)
+    _ends_as(out, runs["training, finished"])
+
+
+def test_a_stray_checkpoint_beyond_the_end_is_named(runs: dict[str, toytf.Run], tmp_path: Path) -> None:
+    out = _stopped_copy(runs, tmp_path)
+    CHECKPOINTS["checkpoint_stray"](out)
+    with pytest.raises(UserError, match=r"seed0-step999999\.training is beyond step 4, the last of this run"):
+        toytf.run(out / "config.yaml", out=out, resume=True)
+
+
+def test_rows_that_are_deleted_while_the_run_goes_on_are_written_again(
+    runs: dict[str, toytf.Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+
+    class Deletes(train.ProgressLine):
+        def stepped(self, step: int) -> None:
+            super().stepped(step)
+            if step == 2:
+                (out / "metrics.jsonl").unlink()
+
+    monkeypatch.setattr(train, "ProgressLine", Deletes)
+    toytf.run(TRAINING, out=out)
+    _ends_as(out, runs["training, finished"])
+
+
+def test_weights_of_another_model_are_refused_even_if_they_are_whole(
+    runs: dict[str, toytf.Run], tmp_path: Path
+) -> None:
+    """Such as those of a run with the same seed and step that were copied here."""
+    other = toytf.run({**TRAINING, "model": {"d_model": 6, "n_layers": 1}}, out=tmp_path / "other")
+    out = tmp_path / "run"
+    shutil.copytree(runs["training, finished"].directory, out)
+    shutil.copy(last_checkpoint(other.directory, "safetensors"), out / "checkpoints")
+    with pytest.raises(UserError, match=r"seed0-step000004\.safetensors is not .*expected \(.*4\), got \(.*6\)"):
+        toytf.Run.open(out).model()
+
+
+def _ends_as(out: Path, whole: toytf.Run) -> None:
+    for path in sorted(whole.directory.rglob("*")):
+        if path.name in ("metrics.jsonl", "summary.json", "config.yaml") or path.parent.name == "checkpoints":
+            assert (out / path.relative_to(whole.directory)).read_bytes() == path.read_bytes(), path.name
+
+
+def test_half_of_a_later_checkpoint_does_not_stand_in_the_way_once_the_run_went_on(
+    runs: dict[str, toytf.Run], tmp_path: Path
+) -> None:
+    out = _stopped_copy(runs, tmp_path)
+    last_checkpoint(out, "safetensors", seed=1).unlink()
+    toytf.run(out / "config.yaml", out=out, resume=True)
+    _ends_as(out, runs["training, finished"])
+
+
+def test_only_a_step_that_is_whole_is_promised(runs: dict[str, toytf.Run], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(runs["training, finished"].directory, out)
+    for step in (3, 4):
+        flip(out / "checkpoints" / f"seed0-step{step:06d}.safetensors", -30)
+    with pytest.raises(
+        UserError, match=r"remove the checkpoints of seed 0, after step 2 and summary\.json.*goes on from step 2"
+    ):
+        toytf.Run.open(out).model()

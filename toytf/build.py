@@ -1,0 +1,78 @@
+"""From configs to the things they configure."""
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+
+from toytf.config.plugins import ProbeConfig, TaskConfig, implementation
+from toytf.errors import UserError, nearest, shortened
+from toytf.models.config import ModelConfig
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import Probe
+from toytf.randomness import generator
+from toytf.task import Task
+
+
+def pick_device(name: str) -> torch.device:
+    """The named device, with its index if it has one; `auto` is a GPU if there is one."""
+    if name == "auto":
+        name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    kinds = ("cpu", "cuda", "mps", "xpu")
+    if name.partition(":")[0] not in kinds:
+        raise UserError(f'device = "{shortened(name)}" is not known: {nearest(name, ("auto", *kinds))}')
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError):
+        raise UserError(f'device = "{name}": there is none here{_why_not(name)}') from None
+
+
+def _why_not(name: str) -> str:
+    """What is missing for a device, if this build of torch cannot use any of its kind."""
+    kind = name.partition(":")[0]
+    if kind == "cuda" and torch.version.cuda is None:
+        return (
+            f" (torch {torch.__version__} is built without CUDA: install a build with CUDA, as the PyTorch site says)"
+        )
+    return ""
+
+
+def build_task(config: TaskConfig, device: torch.device) -> Task:
+    """A task on a device."""
+    return cast(Task, implementation(config)(config, device))
+
+
+def build_tests(configs: Mapping[str, TaskConfig], task: Task) -> dict[str, Task]:
+    """The task as each test changes it; the model must be able to read and answer them all."""
+    tests: dict[str, Task] = {}
+    for name, config in configs.items():
+        try:
+            test = tests[name] = build_task(config, task.device)
+        except UserError as error:
+            raise UserError(f"tests.{name}: {error}") from None
+        if (test.token_names, test.output_names) != (task.token_names, task.output_names):
+            raise UserError(f"tests.{name} changes the tokens: a test must keep those of the task")
+        if test.n_positions > task.n_positions:
+            raise UserError(
+                f"tests.{name} has sequences of {test.n_positions} tokens: at most {task.n_positions}, as the task has"
+            )
+    return tests
+
+
+def build_probe(config: ProbeConfig) -> Probe:
+    """A probe."""
+    return cast(Probe, implementation(config)(config))
+
+
+def build_model(config: ModelConfig, task: Task, seed: int) -> ToyTransformer:
+    """A model of the task's sizes on the task's device; drawn on the CPU, so that a seed is the same everywhere."""
+    model = ToyTransformer(
+        config,
+        n_tokens=len(task.token_names),
+        n_positions=task.n_positions,
+        n_outputs=len(task.output_names),
+        generator=generator(seed, "model"),
+    ).to(task.device)
+    if config.init == "ideal":
+        task.ideal(model, config.beta)
+    return model

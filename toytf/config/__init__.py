@@ -1,0 +1,1 @@
+"""From YAML to checked configs: composing, validating, the sentences for mistakes, and plug-ins by entry point."""

@@ -1,0 +1,221 @@
+"""Tasks, probes, experiments and benchmarks, found by entry point: the suite's own and a user's package alike.
+
+A plug-in is a config class. Its `kind` (`experiment`, of an experiment) is its name, its fields are what a YAML file
+may say, its `implementation` ("module:name") is imported only when it is built, so that listing and validating need no
+torch. An entry point names one config class, or a module: then all that this module defines.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args, get_origin
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from toytf.config.compose import Overrides, read_config
+from toytf.config.footprint import Keys, Need
+from toytf.config.sections import Config, validate
+from toytf.errors import UserError, nearest, one_line
+
+
+class Plugin(Config):
+    """A config class that an entry point names; the first line of its docstring is what `toytf list` shows."""
+
+    implementation: ClassVar[str]
+    """Where the thing itself is, as "module:name"; called with the config as its first argument."""
+
+
+@dataclass(frozen=True)
+class TaskSizes:
+    """What a model has to be built for: how many tokens, outputs and positions, and the keys that decide it."""
+
+    n_tokens: int
+    n_outputs: int
+    n_positions: int
+    n_asked: int
+    """Positions of a sequence that are asked."""
+    keys: Keys
+
+
+class TaskConfig(Plugin):
+    """The config of a task."""
+
+    kind: str
+    roles: ClassVar[tuple[str, ...]] = ()
+    """The named sets of positions that its batches mark and that the loss or an accuracy may be taken over."""
+
+    def sizes(self) -> TaskSizes | None:
+        """What the memory of a training is estimated from; None: it is not."""
+        return None
+
+    def needs(self) -> list[Need]:
+        """Memory that the task itself takes, besides its sequences."""
+        return []
+
+
+class ProbeConfig(Plugin):
+    """The config of a probe."""
+
+    kind: str
+    when: Literal["always", "end"] = "always"
+    """At every evaluation of a training, or only after its last step."""
+    needs_roles: ClassVar[tuple[str, ...]] = ()
+    """The roles a task must have for this probe to make sense."""
+    reads_batch: ClassVar[bool] = True
+    """Does what it measures depend on the sequences? If not, it is not repeated for every test."""
+
+    def check_fits(self, task: TaskConfig) -> None:
+        """Refuse a task that lacks a role this probe needs."""
+        missing = set(self.needs_roles) - set(task.roles)
+        if missing:
+            raise UserError(f'probe "{self.kind}" needs a task with the role "{min(missing)}"')
+
+
+class ExperimentConfig(Plugin):
+    """What a config file runs."""
+
+    experiment: str
+    trains_model: ClassVar[bool] = False
+    """Does it train a model on a task, as `train` does? Then its run is a `TrainedRun`."""
+
+    def needs(self) -> list[Need]:
+        """The memory that the run takes, as far as it can be told before it is built."""
+        return []
+
+    def settled(self) -> Self:
+        """The same config with what depends on the machine filled in: what config.yaml of a run holds."""
+        return self
+
+
+@cache
+def plugins(group: str) -> dict[str, Any]:
+    """The entry points of `toytf.<group>`, by name; one that cannot be loaded is named on stderr and left out."""
+    found: dict[str, Any] = {}
+    for point in sorted(entry_points(group=f"toytf.{group}"), key=lambda point: point.name):
+        try:
+            plugin = point.load()
+        except (Exception, SystemExit) as error:  # a stranger's package must not take the suite down
+            _leave_out(point, repr(error))
+            continue
+        base = _BASES.get(group)
+        if base is not None and isinstance(plugin, type) and issubclass(plugin, base):
+            names = _names(plugin, base)
+            if point.name in names:
+                found[point.name] = plugin
+            else:
+                called = " or ".join(names) or "no Literal"
+                _leave_out(point, f"the {_tag(base)} of {plugin.__name__} is {called}, and must be {point.name}")
+        elif base is None:
+            found[point.name] = plugin
+        elif isinstance(plugin, ModuleType):
+            found |= _defined_in(plugin, base)
+        else:
+            _leave_out(point, f"it is not a {base.__name__} of toytf.config.plugins")
+    return dict(sorted(found.items()))
+
+
+_BASES: dict[str, type[Plugin]] = {"tasks": TaskConfig, "probes": ProbeConfig, "experiments": ExperimentConfig}
+
+
+def _defined_in(module: ModuleType, base: type[Plugin]) -> dict[str, type[Plugin]]:
+    """The config classes of a kind that a module defines, by the name that each has."""
+    found: dict[str, type[Plugin]] = {}
+    for cls in vars(module).values():
+        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module.__name__:
+            found |= dict.fromkeys(_names(cls, base), cls)
+    return found
+
+
+def _tag(base: type[Plugin]) -> str:
+    """The field by which a config says which plug-in it means."""
+    return "experiment" if base is ExperimentConfig else "kind"
+
+
+def _names(cls: type[Plugin], base: type[Plugin]) -> tuple[str, ...]:
+    """What a config class is called: the Literal of its tag."""
+    tag = cls.model_fields[_tag(base)].annotation
+    return get_args(tag) if get_origin(tag) is Literal else ()
+
+
+def _leave_out(point: EntryPoint, reason: str) -> None:
+    sys.stderr.write(f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {one_line(reason)}\n")
+
+
+def implementation(config: Plugin) -> Callable[..., Any]:
+    """Import the thing that a config configures."""
+    return imported(config.implementation)
+
+
+def imported(place: str) -> Callable[..., Any]:
+    """Import what "module:name" names."""
+    module, _, name = place.partition(":")
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # of something that the module imports
+        raise UserError(f'the implementation "{place}" cannot be found: there is no module {error.name}') from None
+    if not hasattr(loaded, name):
+        raise UserError(f'the implementation "{place}" cannot be found: {module} has no {name}')
+    return cast(Callable[..., Any], getattr(loaded, name))
+
+
+class _OneOf:
+    """A field that holds the config of one plug-in of a group, chosen by its tag."""
+
+    def __init__(self, group: str, tag: str) -> None:
+        self.group, self.tag = group, tag
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = {name: handler.generate_schema(cls) for name, cls in plugins(self.group).items()}
+        if not choices:
+            raise UserError(f"no {self.group} are installed: install the project first, such as by `make quickstart`")
+        union = core_schema.tagged_union_schema(choices, self.tag)
+        return core_schema.no_info_before_validator_function(self._read_name, union)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        union = handler(schema)
+        return {"anyOf": [{"enum": list(plugins(self.group))}, union]} if self.tag == "kind" else union
+
+    def _read_name(self, value: Any) -> Any:
+        """A bare name is a kind with nothing else said; a kind that is not installed is refused."""
+        value = {"kind": value} if self.tag == "kind" and isinstance(value, str) else value
+        kind = value.get(self.tag) if isinstance(value, Mapping) else None
+        if isinstance(kind, str) and kind not in plugins(self.group):
+            context = {"tag": self.tag, "kind": kind, "hint": nearest(kind, plugins(self.group)), "group": self.group}
+            raise PydanticCustomError("unknown_plugin", "not installed", context)
+        return value
+
+
+AnyTask = Annotated[TaskConfig, _OneOf("tasks", "kind")]
+AnyProbe = Annotated[ProbeConfig, _OneOf("probes", "kind")]
+AnyExperiment = Annotated[ExperimentConfig, _OneOf("experiments", "experiment")]
+
+
+@cache
+def experiment_schema() -> TypeAdapter[ExperimentConfig]:
+    """The schema of a whole config file, over every experiment, task and probe that is installed."""
+    return TypeAdapter(AnyExperiment)
+
+
+def load_config(
+    source: Path | str | Mapping[str, Any], overrides: Overrides = (), folder: Path | None = None
+) -> ExperimentConfig:
+    """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment."""
+    label = str(source) if isinstance(source, str | Path) else "config"
+    return validate(experiment_schema(), read_config(source, overrides, folder), label)
+
+
+def probe_config(kind: str) -> ProbeConfig:
+    """The config of a probe at its defaults."""
+    known = plugins("probes")
+    if kind not in known:
+        raise UserError(f'probe "{kind}" is not known: {nearest(kind, known)}')
+    return cast(ProbeConfig, validate(TypeAdapter(known[kind]), {"kind": kind}, f"probe {kind}"))

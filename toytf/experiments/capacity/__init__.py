@@ -1,0 +1,1 @@
+"""The experiment `capacity`: how many pairs each rule stores."""

@@ -1,0 +1,1 @@
+"""The experiment `storage`: what each rule makes of the same pairs."""

@@ -1,0 +1,91 @@
+"""The config of the experiment `storage`."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, PositiveInt, model_validator
+
+from toytf.config.footprint import Need
+from toytf.config.sections import Config, Unique
+from toytf.experiments.pairs import (
+    DataConfig,
+    Size,
+    TrainedRulesConfig,
+    any_has_width,
+    check_rank,
+    memory_needs,
+    rules_named,
+    sides,
+)
+from toytf.experiments.seeded import SeededConfig
+from toytf.memory.rules import RULES
+
+if TYPE_CHECKING:
+    StorageRule: TypeAlias = str
+else:
+    StorageRule = Literal[tuple(RULES)]
+"""The names of all rules; one that `storage` does not have gets a sentence of its own."""
+
+
+class PairsConfig(Config):
+    """Facts about pairs: keys (e_s + ẽ_r)/√2, answers drawn from the pool of the second part."""
+
+    first: PositiveInt = 16
+    second: PositiveInt = 16
+    answers: PositiveInt = 8
+    """Answers in the pool of each second part; pools are disjoint."""
+
+
+class StorageConfig(SeededConfig):
+    """What each rule makes of the same associations: recall, margins, scores and spectrum."""
+
+    implementation: ClassVar[str] = "toytf.experiments.storage.experiment:Storage"
+
+    experiment: Literal["storage"]
+    rules: Annotated[tuple[StorageRule, ...], Unique] = Field(min_length=1)
+    dimension: Size = 64
+    n: PositiveInt | None = None
+    """How many associations (answers, if there is noise); with pairs it follows from them."""
+    width: PositiveInt | None = None
+    data: DataConfig = DataConfig()
+    noise: PositiveInt | None = None
+    """Add one of so many random vectors to every key: each answer is asked for with each of them."""
+    pairs: PairsConfig | None = None
+    iterations: PositiveInt = 1500
+    """Steps of the rules optimum and max_margin, at most; max_margin takes up to ten times as many more if its W misses
+    a pair."""
+    trained: TrainedRulesConfig = TrainedRulesConfig()
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> "StorageConfig":
+        for rule in rules_named(self.rules):
+            if rule.width != "none" and self.width is None:
+                raise ValueError(
+                    f'width is missing, but the rule "{rule.name}" has a width: give one, such as width: 16'
+                )
+            if rule.pairs and self.pairs is None:
+                raise ValueError(f'pairs is missing, but the rule "{rule.name}" is for keys that are sums of two parts')
+            if "storage" not in rule.experiments:
+                why = ": here all keys share the values" if rule.decoupled else ""
+                raise ValueError(f'the rule "{rule.name}" is for the experiment {rule.experiments[0]}{why}')
+            check_rank(rule, self.width or 0, self.dimension)
+        if self.width is not None and not any_has_width(self.rules):
+            raise ValueError("width is given, but none of the rules has a width")
+        if self.pairs is None and self.n is None:
+            raise ValueError("n is missing: how many associations to store")
+        if self.pairs is not None and (self.noise, self.n, self.data.n_answers) != (None, None, None):
+            raise ValueError("pairs says how many associations there are: leave out n, noise and data.n_answers")
+        return self
+
+    def needs(self) -> list[Need]:
+        """The scores of all pairs, and the hidden units."""
+        d_in, d_out = sides(self.dimension)
+        keys: dict[str, int] = {"dimension": max(d_in, d_out), "width": self.width or 0}
+        n_answers = self.data.n_answers
+        if self.pairs is not None:
+            n, n_answers = self.pairs.first * self.pairs.second, self.pairs.second * self.pairs.answers
+            keys |= {f"pairs.{name}": getattr(self.pairs, name) for name in ("first", "second", "answers")}
+        else:
+            n_answers = min(self.n or 0, n_answers or self.n or 0)
+            n = (self.n or 0) * (self.noise or 1)
+            keys |= {"n": self.n or 0, "noise": self.noise or 0}
+        return memory_needs(n, self.dimension, self.width or 0, n_answers, keys)

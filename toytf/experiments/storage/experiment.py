@@ -1,0 +1,175 @@
+"""The experiment `storage`: the same associations stored by several rules, and what each makes of them."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toytf.experiments.pairs import sides
+from toytf.experiments.storage.config import PairsConfig, StorageConfig
+from toytf.experiments.study import Drawn, Study
+from toytf.figures import histograms, ranked
+from toytf.measurement import Group, Measurement, Reference, Scalar
+from toytf.memory.association import Association, Readable, exact
+from toytf.memory.builders import AdamOptions, RuleInputs
+from toytf.memory.measures import (
+    SCORES,
+    SPECTRUM,
+    measure_margins,
+    measure_scores,
+    measure_spectrum,
+    measure_utilisation,
+    score_levels,
+    score_samples,
+    spectrum_laws,
+)
+from toytf.memory.rules import RULES, Rule
+from toytf.memory.stream import AssociationStream
+from toytf.randomness import generator
+from toytf.runs import Run
+from toytf.stopping import check_stop
+from toytf.theory import fourth_moment_hebbian, hebbian_scores
+
+RECALL = Group("recall", "Recall, as a fraction of the pairs", "A pair is recalled if its right value scores highest.")
+LEMMA = Group(
+    "lemma", "Largest difference from autograd", "The formula of a gradient step against the gradient itself: rounding "
+    "errors are all that should be left.",
+)  # fmt: skip
+
+SCORES_OF, SPECTRUM_OF = "scores_{}", "spectrum_{}"
+"""The names of the figures of a rule."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule."""
+
+    rule: str
+
+
+class Storage(Study[Case]):
+    """Builds and measures the memory of every rule."""
+
+    config: StorageConfig
+
+    def cases(self) -> list[Case]:
+        """The rules."""
+        return [Case(rule) for rule in self.config.rules]
+
+    def measure(self, case: Case, seed: int) -> Iterator[Measurement | Drawn]:
+        """Recall, margins and scores of a memory; how full and how broad it is, if it is a matrix."""
+        check_stop()
+        rule, inputs = RULES[case.rule], rule_inputs(self.config, seed, case.rule)
+        association, memory = inputs.association, rule.build(inputs)
+        yield RECALL.measurement(float(association.recall(memory)), ideal=1.0, chance=association.chance)
+        for measured in _measures(association, memory, self.config.width if rule.width == "rank" else None):
+            yield replace(measured, reference=Reference(theory=self._theory(rule, association, measured)))
+        if rule.step:
+            yield LEMMA.measurement(_autograd_difference(rule, association, seed))
+        yield from _drawn(rule.name, association, memory)
+
+    def _theory(self, rule: Rule, association: Association, measured: Measurement) -> float | None:
+        """What theory predicts for a measure of a rule; it is about independent pairs."""
+        if self.config.noise is not None or self.config.pairs is not None:
+            return None
+        if rule.theory == "best_weights":
+            return measured.reference.theory
+        at = measured.quantity.group, measured.quantity.at.get("measure", "")
+        return _hebbian_laws(association).get(at) if rule.theory == "hebbian" else None
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Scores of right values and rivals, and singular values, rule by rule, as kept for the first seed."""
+        for names in (SCORES_OF, SPECTRUM_OF):
+            for rule in self.config.rules:
+                figure = run.kept_figure(names.format(rule))
+                if figure is not None:
+                    yield names.format(rule), figure
+
+
+def rule_inputs(config: StorageConfig, seed: int, rule: str) -> RuleInputs:
+    """The associations of a seed, which all rules share, and random numbers for a rule."""
+    association, parts = _pairs(config, config.pairs, seed) if config.pairs else (_associations(config, seed), None)
+    adam = AdamOptions(config.trained.lr, config.trained.steps)
+    return RuleInputs(
+        association, generator(seed, "rule", rule), config.width or 0, parts, config.iterations, adam=adam
+    )
+
+
+def _associations(config: StorageConfig, seed: int) -> Association:
+    """Random pairs; with noise, every key together with each of the noise vectors."""
+    association = _stream(config, seed, "keys").prefix(config.n or 0)
+    if config.noise is None:
+        return association
+    noise = _stream(config, seed, "noise").prefix(config.noise).keys
+    keys = (association.keys[:, None] + noise).flatten(0, 1)
+    return Association(keys, association.values, association.targets.repeat_interleave(config.noise))
+
+
+def _pairs(config: StorageConfig, pairs: PairsConfig, seed: int) -> tuple[Association, tuple[Tensor, Tensor]]:
+    """Facts (s, r) → an answer from the pool of r, for every s and r; keys (e_s + ẽ_r)/√2."""
+    first = _stream(config, seed, "first").prefix(pairs.first).keys
+    second = _stream(config, seed, "second").prefix(pairs.second).keys
+    values = _stream(config, seed, "answers").prefix(pairs.second * pairs.answers).values
+    s = torch.arange(pairs.first).repeat_interleave(pairs.second)
+    r = torch.arange(pairs.second).repeat(pairs.first)
+    choice = torch.randint(pairs.answers, (len(s),), generator=generator(seed, "facts"))
+    targets = (r * pairs.answers + choice).to(values.device)
+    parts = first[s], second[r]
+    return Association((parts[0] + parts[1]) / math.sqrt(2), values, targets), parts
+
+
+def _stream(config: StorageConfig, seed: int, purpose: str) -> AssociationStream:
+    data = config.data
+    return AssociationStream(
+        seed, *sides(config.dimension), law=data.law, n_answers=data.n_answers, purpose=purpose, device=config.device
+    )
+
+
+def _measures(association: Association, memory: Readable, rank: int | None) -> list[Measurement]:
+    found = [*measure_margins(association, memory), *measure_scores(association, memory)]
+    if isinstance(memory, Tensor):
+        found += measure_spectrum(memory, len(association.keys))
+        found += measure_utilisation(association, memory, rank)
+    return found
+
+
+def _hebbian_laws(association: Association) -> dict[tuple[Group, Scalar], float]:
+    """What theory says of the Hebbian matrix of independent pairs, in place of the best weights, by measure."""
+    (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
+    if n != m:
+        return {}
+    scores = hebbian_scores(n, d_in, d_out)
+    laws: dict[tuple[Group, Scalar], float] = {
+        (SCORES, "correct_mean"): scores.mean,
+        (SCORES, "correct_spread"): scores.spread,
+        (SCORES, "rival_spread"): scores.rival_spread,
+    }
+    return laws | ({(SPECTRUM, "fourth_moment"): fourth_moment_hebbian(d_in, n)} if d_in == d_out else {})
+
+
+def _autograd_difference(rule: Rule, association: Association, seed: int) -> float:
+    """max |formula − autograd| of one gradient step from a random W, in float64."""
+    pairs = Association(exact(association.keys), exact(association.values), association.targets.cpu())
+    shape = (pairs.values.shape[1], pairs.keys.shape[1])
+    W = torch.randn(shape, generator=generator(seed, "lemma"), dtype=torch.float64)
+    W = (W / math.sqrt(shape[0] * shape[1])).requires_grad_()
+    loss = torch.nn.functional.cross_entropy(pairs.scores(W), pairs.targets)
+    (gradient,) = torch.autograd.grad(loss, W)
+    step = rule.stepped(pairs, W.detach()) - W.detach()
+    return float((step + gradient).abs().max())
+
+
+def _drawn(rule: str, association: Association, memory: Readable) -> Iterator[Drawn]:
+    """Histograms of the scores, and the singular values in order, as far as a memory has them."""
+    samples, matrix = score_samples(association, memory), memory if isinstance(memory, Tensor) else None
+    if samples:
+        lines = {rule: score_levels(association)} if matrix is not None else {}
+        x = "score in units of a generic score"
+        yield Drawn(SCORES_OF.format(rule), lambda: histograms({rule: samples}, "Scores", lines=lines, x=x))
+    laws = {} if matrix is None else spectrum_laws(matrix, len(association.keys))
+    if laws:
+        title, y = "Singular values of √d W / ‖W‖", "singular value"
+        yield Drawn(SPECTRUM_OF.format(rule), lambda: ranked({rule: laws}, title, measured="measured", y=y))

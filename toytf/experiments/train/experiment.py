@@ -1,0 +1,93 @@
+"""The experiment `train`: every seed from config to summary and page."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from toytf.build import build_model, build_probe, build_task, build_tests, pick_device
+from toytf.errors import Interrupted
+from toytf.experiments.experiment import Experiment
+from toytf.experiments.process import cpu_threads
+from toytf.experiments.train.config import TrainExperimentConfig
+from toytf.experiments.train.figures import figure_name, titled, training_figures
+from toytf.measurement import Measurement
+from toytf.report.page import write_report
+from toytf.report.terminal import ProgressLine
+from toytf.runs import Run
+from toytf.runs.checkpoints import CheckpointStore
+from toytf.runs.rows import MetricsFile, Row
+from toytf.runs.tracking import WandbMirror
+from toytf.stopping import stop_asked, stop_on_interrupt
+from toytf.training.freezing import trainable_ever
+from toytf.training.learner import Evaluation, SeedLearner
+from toytf.training.loop import Watch, check_rows, train
+
+
+class Training(Experiment):
+    """Train what is not trained yet of every seed, then write summary and page."""
+
+    config: TrainExperimentConfig
+
+    def run(self, run: Run) -> None:
+        """Train, and write what was found."""
+        with cpu_threads(self.config.threads):
+            self._train_seeds(run)
+        write_report(run)
+        run.finish()
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Curves, what the probes drew of the first seed in the end, and attention maps."""
+        yield from training_figures(run.trained)
+
+    def _train_seeds(self, run: Run) -> None:
+        config = self.config
+        task = build_task(config.task, pick_device(config.device))
+        tests = build_tests(config.test_tasks, task)
+        probes = [build_probe(probe) for probe in config.probes]
+        first = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come first
+        for probe in probes:
+            probe.check(first, task)
+        trainable_ever(config.model, dict(first.named_parameters()), config.train.steps)
+        metrics = MetricsFile(run.metrics_file)
+        metrics.check_seeds(config.seeds)
+        with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt():
+            for seed in config.seeds:
+                store = CheckpointStore(run.checkpoints, seed)
+                if store.latest(config.train.steps) == config.train.steps:
+                    check_rows(metrics, store, config.train.steps, store.rows(config.train.steps))
+                    line.skip(seed)
+                    continue
+                if stop_asked():
+                    raise Interrupted(f"stopped before seed {seed}; to go on: {run.resume_command}")
+                model = first if seed == config.seeds[0] else build_model(config.model, task, seed)
+                learner = SeedLearner(model, task, probes, config.train, seed, tests=tests)
+                self._train_seed(run, learner, store, metrics, line)
+        metrics.sort(config.seeds)
+        metrics.close()
+
+    def _train_seed(
+        self, run: Run, learner: SeedLearner, store: CheckpointStore, metrics: MetricsFile, line: ProgressLine
+    ) -> None:
+        config, seed = self.config, learner.seed
+        line.begin(seed)
+        started = time.perf_counter()
+        try:
+            with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
+
+                def measured(row: Row, found: Sequence[Measurement]) -> None:
+                    line.measured(found)
+                    mirror.log(row)
+
+                watch = Watch(line.stepped, measured, line.evaluating, lambda at: self._keep(run, at))
+                train(learner, config.train, store, metrics, watch)
+        except Interrupted as stopped:
+            raise Interrupted(f"{stopped}; to go on: {run.resume_command}") from None
+        finally:
+            run.add_seconds(f"seed{seed}/train_seconds", time.perf_counter() - started)
+
+    def _keep(self, run: Run, evaluation: Evaluation) -> None:
+        """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
+        if evaluation.seed == self.config.seeds[0]:
+            for (kind, test), result in evaluation.results.items():
+                if result.draw is not None:
+                    run.keep_figure(figure_name(kind, test), titled(result.figure(), test))

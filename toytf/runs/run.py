@@ -1,0 +1,279 @@
+"""The run directory: the only state. Resuming, inspecting, comparing and claims all read it."""
+
+import json
+import shlex
+import shutil
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toytf.runs import checksums
+from toytf.config import sections as configs
+from toytf.runs.checksums import Checksums, read_bytes, sha256
+from toytf.errors import UserError
+from toytf.files import write_atomic
+from toytf.measurement import Quantity, is_reference, quantity_of
+from toytf.config.plugins import ExperimentConfig, load_config
+from toytf.runs.rows import COLUMNS, read_columns, read_rows
+from toytf.runs.summary import by_seed, summarise
+from toytf.tidy import tidy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toytf.runs.trained import TrainedRun
+
+
+class Run:
+    """A directory with config.yaml, metrics.jsonl, summary.json, checkpoints/, figures/ and report.html."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+
+    @classmethod
+    def open(cls, directory: Path | str) -> "Run":
+        """A run that exists, whose files are what they were; a `TrainedRun` if its experiment trains a model."""
+        run = cls(directory)
+        if not run.config_file.is_file():
+            raise UserError(f"{directory}: not a run directory (it has no config.yaml)")
+        run.check_files()
+        return run._as_configured()
+
+    @classmethod
+    def start(cls, directory: Path | str, config: ExperimentConfig, *, resume: bool) -> "Run":
+        """A new run in a directory that exists, or with `resume` the one that holds the same config."""
+        run = cls(directory)
+        if run.config_file.exists():
+            run.check_files()
+            changed = configs.differences(run.config, config)
+            if changed:
+                raise UserError(
+                    f"{directory} holds a run of another config ({'; '.join(changed)}): choose another --out"
+                )
+            if not resume:
+                raise UserError(
+                    f"{directory} already holds a run: add --resume to go on with it, or choose another --out"
+                )
+            return run._as_configured()
+        if any(path.exists() for path in (run.metrics_file, run.checkpoints, run.summary_file)):
+            raise UserError(f"{directory} holds parts of a run but no config.yaml: choose another --out")
+        content, beside = configs.dump(config).encode(), config.files()
+        for name, file in beside.items():
+            path = run.directory / name
+            if path.exists() and read_bytes(path) != file:
+                raise UserError(f"{path} is there already, and is not of this run: choose another --out")
+        for name, file in beside.items():
+            write_atomic(run.directory / name, file)
+        (run.directory / checksums.NAME).unlink(missing_ok=True)
+        Checksums(run.directory)[run.config_file.name] = sha256(content)
+        write_atomic(run.config_file, content)  # last: its presence means that the run can be resumed
+        return run._as_configured()
+
+    def _as_configured(self) -> "Run":
+        """The run as the class that its config calls for."""
+        try:
+            return self.trained if self.config.trains_model else self
+        except UserError:  # such as of a package that is not installed here: rows and summary can still be read
+            return self
+
+    @property
+    def trained(self) -> "TrainedRun":
+        """This run with its task, models and probes; refused if its experiment trains no model."""
+        from toytf.runs.trained import TrainedRun
+
+        if not self.config.trains_model:
+            raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}: it has no model")
+        return self if isinstance(self, TrainedRun) else TrainedRun(self.directory)
+
+    def check_files(self) -> None:
+        """Refuse a run whose files are not what toytf wrote: config, rows and summary."""
+        known = Checksums(self.directory)
+        if known.exist and known[self.config_file.name] is None:  # the first that is written
+            raise known.damaged()
+        known.check(self.config_file.name, "put it back from a copy, or run the changed one with another --out")
+        if self.checkpoints.exists() and not self.checkpoints.is_dir():
+            raise UserError(f"{self.checkpoints} is a file, where a run has the folder of its checkpoints: remove it")
+        if self.finished:
+            known.check(self.summary_file.name, f"remove it, and it is written again by: {self.resume_command}")
+            read_rows(self.metrics_file)
+
+    def discard_unless_begun(self, config: ExperimentConfig, *, diverged: bool) -> None:
+        """Free the directory of a new run that failed before its first step, so that the mended command may use it.
+
+        diverged: the run itself gave up, which needs steps if anything was measured.
+        """
+        saved = [*self.checkpoints.glob("*")] if self.checkpoints.is_dir() else []
+        try:
+            steps = {row["step"] for row in read_rows(self.metrics_file)}
+        except UserError:
+            return
+        nothing = not steps and not saved
+        training = getattr(config, "train", None)
+        at_start = steps == {0} and all("-step000000." in path.name for path in saved)
+        if nothing or (at_start and training is not None and training.steps and not diverged):
+            names = ("config.yaml", checksums.NAME, "metrics.jsonl", COLUMNS, "timing.json", *config.files())
+            for path in (*saved, *(self.directory / name for name in names)):
+                path.unlink(missing_ok=True)
+            if self.checkpoints.is_dir():
+                self.checkpoints.rmdir()
+            if self.figures.is_dir():
+                shutil.rmtree(self.figures)
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.directory.resolve().name
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with this run."""
+        return shlex.join(["toytf", "run", str(self.config_file), "--out", str(self.directory), "--resume"])
+
+    @property
+    def config_file(self) -> Path:
+        """The fully resolved config."""
+        return self.directory / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object per evaluation: seed, step and metrics."""
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        """The summary, written when the run has come to its end."""
+        return self.directory / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of weights."""
+        return self.directory / "checkpoints"
+
+    @property
+    def figures(self) -> Path:
+        """The folder of figures as plotly JSON."""
+        return self.directory / "figures"
+
+    @property
+    def report_file(self) -> Path:
+        """The page."""
+        return self.directory / "report.html"
+
+    @cached_property
+    def config(self) -> ExperimentConfig:
+        """The validated config."""
+        return load_config(self.config_file)
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """One row per seed and evaluation; a line torn by a crash is left out."""
+        import pandas as pd
+
+        return pd.DataFrame(read_rows(self.metrics_file))
+
+    @property
+    def columns(self) -> dict[str, Quantity]:
+        """What the metrics are about, by their flat names; of a run that an earlier version made, what names tell."""
+        if self.described:
+            return read_columns(self.directory)
+        names = {name: None for row in read_rows(self.metrics_file) for name in row if name not in ("seed", "step")}
+        return {name: quantity_of(name) for name in names if not is_reference(name)}
+
+    @property
+    def described(self) -> bool:
+        """Is it written down what the metrics are about?"""
+        return (self.directory / COLUMNS).exists() or Checksums(self.directory)[COLUMNS] is not None
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """Every value as a row: seed, step, group, name, metric, factors, value, ideal, theory and chance."""
+        return tidy(read_rows(self.metrics_file), self.columns)
+
+    @property
+    def seeds(self) -> "pd.DataFrame":
+        """One row per seed: every metric's last value, onsets and halfway steps."""
+        return by_seed(self.history, self.columns)
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """Means over seeds, `<metric>/std` beside each when there are several; of what there is while a run goes on."""
+        if self.finished:
+            return self._read_summary()
+        history = self.history
+        if history.empty:
+            raise UserError(f"{self.directory}: nothing has been measured yet")
+        return summarise(history, self.columns)
+
+    def _read_summary(self) -> dict[str, float]:
+        try:
+            summary = json.loads(read_bytes(self.summary_file))
+        except (ValueError, RecursionError):
+            summary = None
+        if not isinstance(summary, dict) or not all(isinstance(value, int | float) for value in summary.values()):
+            raise UserError(
+                f"{self.summary_file} is damaged: remove it, and it is written again by: {self.resume_command}"
+            )
+        return summary
+
+    @property
+    def finished(self) -> bool:
+        """Did the run come to its end?"""
+        return self.summary_file.exists()
+
+    def finish(self) -> None:
+        """Write the summary, last of all files: its presence means that the run is whole."""
+        content = _as_json(summarise(self.history, self.columns))
+        Checksums(self.directory)[self.summary_file.name] = sha256(content)
+        write_atomic(self.summary_file, content)
+
+    def write_figure(self, name: str, figure: Any) -> None:
+        """Write a figure as plotly JSON into figures/, unless it was kept there when it was measured."""
+        if Checksums(self.directory)[_figure_file(name)] is None:
+            self.figures.mkdir(exist_ok=True)
+            write_atomic(self.directory / _figure_file(name), figure.to_json().encode())
+
+    def keep_figure(self, name: str, figure: Any) -> None:
+        """Write a figure that cannot be drawn from rows alone, for `kept_figure`."""
+        content = figure.to_json().encode()
+        self.figures.mkdir(exist_ok=True)
+        write_atomic(self.directory / _figure_file(name), content)
+        Checksums(self.directory)[_figure_file(name)] = sha256(content)
+
+    def lost_figure(self, name: str) -> bool:
+        """Was a figure of this name kept, and is it gone?"""
+        known = Checksums(self.directory)[_figure_file(name)]
+        return known is not None and not (self.directory / _figure_file(name)).exists()
+
+    def kept_figure(self, name: str) -> Any:
+        """A plotly figure that was kept; None if there is none of this name, or if somebody removed it."""
+        from plotly.io import from_json
+
+        known, path = Checksums(self.directory), self.directory / _figure_file(name)
+        if not path.exists():
+            return None
+        mend = "put it back from a copy, or start anew with another --out"
+        known.check(_figure_file(name), mend)
+        try:
+            return from_json(read_bytes(path).decode())
+        except (ValueError, TypeError, RecursionError):
+            raise UserError(f"{path} is not a figure: {mend}") from None
+
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Add to a time in timing.json: the parts of a run that was resumed sum up."""
+        path = self.directory / "timing.json"
+        try:
+            timing = json.loads(path.read_bytes()) if path.exists() else {}
+            total = timing.get(name, 0.0) + seconds
+        except (ValueError, RecursionError, AttributeError, TypeError):
+            sys.stderr.write(f"toytf: {path} was damaged: the times of earlier parts of this run are lost\n")
+            timing, total = {}, seconds
+        write_atomic(path, _as_json(timing | {name: total}))
+
+
+def _figure_file(name: str) -> str:
+    return f"figures/{name}.json"
+
+
+def _as_json(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()

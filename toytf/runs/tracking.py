@@ -1,0 +1,100 @@
+"""wandb as a mirror of metrics.jsonl: imported late, on a thread of its own, and never able to stop a training."""
+
+import queue
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from toytf.config.sections import Config
+from toytf.runs.rows import Row
+
+
+class LoggingConfig(Config):
+    """Mirrors of the run directory; it is the record whatever these say."""
+
+    wandb: Literal["off", "offline", "online"] = "offline"
+    project: str = "toytf"
+    group: str | None = None
+    """Default: the name of the run directory; each seed is a wandb run of this group."""
+    tags: tuple[str, ...] = ()
+
+    @field_validator("wandb", mode="before")
+    @classmethod
+    def _read_yaml_off(cls, value: object) -> object:
+        return "off" if value is False else value  # YAML reads a bare `off` as false
+
+
+class WandbMirror:
+    """Sends rows to one wandb run per seed.
+
+    Importing wandb and starting a run take seconds; a thread does both once training has begun.
+    """
+
+    def __init__(self, logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> None:
+        self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        target = (logging, directory.resolve(), seed, config)
+        self._thread = None if logging.wandb == "off" else threading.Thread(target=self._send, args=target, daemon=True)
+
+    def __enter__(self) -> "WandbMirror":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):  # a second Ctrl-C waits for nothing
+            self._close()
+
+    def log(self, row: Row) -> None:
+        """Pass a row on; the first one after training has begun starts the thread."""
+        if self._thread is not None:
+            self._rows.put(row)
+            if row["step"] and self._thread.ident is None:
+                self._thread.start()
+
+    def _close(self) -> None:
+        """Wait until everything is sent."""
+        if self._thread is not None:
+            self._rows.put(None)
+            if self._thread.ident is None:
+                self._thread.start()
+            self._thread.join()
+
+    def _send(self, logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> None:
+        try:
+            run = _start(logging, directory, seed, config)
+            while (row := self._rows.get()) is not None:
+                metrics = {name: value for name, value in row.items() if name not in ("seed", "step")}
+                run.log(metrics, step=int(row["step"]))
+            run.finish()
+        except Exception as error:  # a mirror: whatever goes wrong there, the run directory is the record
+            reason = " ".join(str(error).split()) or type(error).__name__
+            sys.stderr.write(f"toytf: wandb ({logging.wandb}) stopped mirroring: {reason}\n")
+
+
+def _start(logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> Any:
+    """Begin the wandb run of a seed, or go on with it: its id is kept in the run directory."""
+    import wandb
+
+    mode: Literal["offline", "online"] = "online" if logging.wandb == "online" else "offline"
+    if mode == "online" and not wandb.login(prompt=False):
+        raise RuntimeError("no account is set up here (wandb login); metrics are in the run directory")
+    folder = directory / "wandb"
+    folder.mkdir(exist_ok=True)
+    id_file = folder / f"seed{seed}.id"
+    if not id_file.exists():
+        id_file.write_text(uuid.uuid4().hex[:8])
+    return wandb.init(
+        project=logging.project,
+        group=logging.group or directory.name,
+        tags=list(logging.tags),
+        name=f"{directory.name}-seed{seed}",
+        id=id_file.read_text(),
+        resume="allow" if mode == "online" else None,
+        config={**config, "seed": seed},
+        dir=str(directory),
+        mode=mode,
+        reinit="create_new",
+        settings=wandb.Settings(silent=True, console="off", quiet=True, x_disable_stats=True),
+    )
