@@ -11,8 +11,8 @@ from toytf.chunks import chunk_size, chunks
 from toytf.config.plugins import load_config
 from toytf.evaluation import plain_forward, role_metrics
 from toytf.measurement import as_row
-from toytf.models.tables import fast_forward, tables_pay
 from toytf.models.config import CACHED
+from toytf.models.tables import fast_forward, tables_pay
 from toytf.training.freezing import freeze
 from toytf.training.learner import SeedLearner, build_optimizer
 from toytf.updates import updates

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
+from toytf import evaluation as evaluate
 from toytf.errors import UserError
 from toytf.evaluation import goal_metrics, role_metrics, token_loss
 from toytf.measurement import as_row
@@ -17,7 +18,6 @@ from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
 from toytf.task import Answers, Batch, Task
-from toytf import evaluation as evaluate
 
 N, T = 9, 12
 

@@ -14,6 +14,7 @@ from probes.factual import tables as fact_tables
 from tasks.bigram.task import BigramTask
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
+from toytf import evaluation as evaluate
 from toytf.build import build_model, build_probe, build_task
 from toytf.config.plugins import load_config, plugins
 from toytf.errors import UserError
@@ -25,7 +26,6 @@ from toytf.models.config import ModelConfig
 from toytf.probe import Probe, ProbeResult, shared, sharing
 from toytf.randomness import generator
 from toytf.task import Batch, Task
-from toytf import evaluation as evaluate
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = CONFIGS / "factual" / "quick.yaml"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import toytf
+from toytf.runs import TrainedRun
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -67,13 +68,13 @@ def test_probes_on_a_checkpoint_share_one_model(
     whole: toytf.Run, monkeypatch: pytest.MonkeyPatch, invoke: "Callable[..., Ended]"
 ) -> None:
     loaded: list[int] = []
-    real = toytf.Run.model
+    real = TrainedRun.model
 
-    def counted(self: toytf.Run, **where: Any) -> Any:
+    def counted(self: TrainedRun, **where: Any) -> Any:
         loaded.append(1)
         return real(self, **where)
 
-    monkeypatch.setattr(toytf.Run, "model", counted)
+    monkeypatch.setattr(TrainedRun, "model", counted)
     ended = invoke("probe", whole.directory)
     if whole.config.experiment == "train":
         assert (ended.code, len(loaded)) == (0, 1)

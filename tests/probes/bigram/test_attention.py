@@ -19,7 +19,7 @@ from toytf.probe import ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 B, T, N = 6, 20, 8
 
 

@@ -12,7 +12,7 @@ import toytf
 
 pytestmark = pytest.mark.slow
 
-QUICK = Path(__file__).parents[2] / "configs" / "factual" / "quick.yaml"
+QUICK = Path(__file__).parents[3] / "configs" / "factual" / "quick.yaml"
 SHORT = {"logging.wandb": "off", "train.evaluation.every": 200, "threads": 1, "device": "cpu"}
 
 

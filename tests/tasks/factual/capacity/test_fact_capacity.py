@@ -23,7 +23,7 @@ from toytf.stopping import stop_on_interrupt
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
 
-FACTUAL_MODEL = Path(__file__).parents[3] / "configs" / "models" / "factual.yaml"
+FACTUAL_MODEL = Path(__file__).parents[4] / "configs" / "models" / "factual.yaml"
 
 QUIET: dict[str, Any] = {"device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
 SMALL: dict[str, Any] = {
