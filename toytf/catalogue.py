@@ -14,8 +14,9 @@ KINDS = ("tasks", "probes", "experiments", "configs", "claims")
 
 
 def claim_files() -> dict[str, Path]:
-    """The claims that ship, by name."""
-    return {path.stem: path for path in sorted((config_folder() / "claims").glob("*/*.yaml"))}
+    """The claims that ship, by area/name."""
+    files = sorted((config_folder() / "claims").glob("*/*.yaml"))
+    return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
 def config_files() -> dict[str, Path]:
@@ -62,5 +63,5 @@ def _entries(kind: str) -> dict[str, str]:
     if kind == "configs":
         return {f"configs/{name}": first_comment(path) for name, path in config_files().items()}
     if kind == "claims":
-        return {f"{path.parent.name}/{name}": first_comment(path) for name, path in claim_files().items()}
+        return {name: first_comment(path) for name, path in claim_files().items()}
     return {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()}

@@ -214,18 +214,21 @@ def _holds(expectation: Expectation, left: float, right: float) -> bool:
 
 
 def _choose(names: list[str]) -> dict[str, Path]:
+    """The claims that areas, names and paths mean; the area before a name is needed only where two areas have it."""
     files = claim_files()
-    areas = {path.parent.name for path in files.values()}
+    areas = {name.partition("/")[0] for name in files}
     chosen: dict[str, Path] = {}
     for name in names or sorted(areas):
-        if name in areas:
-            chosen |= {claim: path for claim, path in files.items() if path.parent.name == name}
-        elif name in files:
-            chosen[name] = files[name]
-        elif name.endswith(".yaml"):
+        meant = [claim for claim in files if name in claim.split("/")] if name in areas else []
+        meant = meant or [claim for claim in files if name in (claim, claim.partition("/")[2])]
+        if name.endswith(".yaml"):
             chosen[Path(name).stem] = Path(name)
-        else:
+        elif not meant:
             raise UserError(f'no claim or area is called "{name}": {nearest(name, [*files, *areas])}')
+        elif len(meant) > 1 and name not in areas:
+            raise UserError(f'several claims are called "{name}": choose {" or ".join(meant)}')
+        else:
+            chosen |= {claim: files[claim] for claim in meant}
     return chosen
 
 
