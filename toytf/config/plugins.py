@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from toytf.config.compose import Overrides, read_config
 from toytf.config.footprint import Keys, Need
-from toytf.config.sections import Config, validate
+from toytf.config.sections import Config, translate, validate
 from toytf.errors import UserError, nearest, one_line
 
 
@@ -69,7 +69,7 @@ class ProbeConfig(Plugin):
     needs_roles: ClassVar[tuple[str, ...]] = ()
     """The roles a task must have for this probe to make sense."""
     reads_batch: ClassVar[bool] = True
-    """Does what it measures depend on the sequences? If not, it is not repeated for every test."""
+    """Does what it measures depend on the sequences? If not, it is not repeated for every entry of `evaluate_on`."""
 
     def check_fits(self, task: TaskConfig) -> None:
         """Refuse a task that lacks a role this probe needs."""
@@ -206,11 +206,33 @@ def experiment_schema() -> TypeAdapter[ExperimentConfig]:
 
 
 def load_config(
-    source: Path | str | Mapping[str, Any], overrides: Overrides = (), folder: Path | None = None
+    source: Path | str | Mapping[str, Any],
+    overrides: Overrides = (),
+    folder: Path | None = None,
+    *,
+    of_run: bool | None = None,
 ) -> ExperimentConfig:
-    """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment."""
+    """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment.
+
+    of_run: is it the file that a run keeps? Then keys that have been renamed since are understood. Default: if it is
+    called config.yaml and lies in a run directory.
+    """
     label = str(source) if isinstance(source, str | Path) else "config"
+    if isinstance(source, str | Path):
+        content = read_config(source)
+        if _lies_in_run(Path(source)) if of_run is None else of_run:
+            translate(experiment_schema(), content)
+        source = content
     return validate(experiment_schema(), read_config(source, overrides, folder), label)
+
+
+def _lies_in_run(path: Path) -> bool:
+    """Is this the config.yaml of a run directory? Such a directory has checksums or rows, from the first moment on."""
+    return path.name == "config.yaml" and any(path.with_name(name).exists() for name in _OF_RUNS)
+
+
+_OF_RUNS = ("checksums.json", "metrics.jsonl")
+"""Files of toytf.runs, one of which every run has; an early version wrote no checksums."""
 
 
 def probe_config(kind: str) -> ProbeConfig:

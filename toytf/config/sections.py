@@ -1,12 +1,21 @@
 """Config sections: validated, frozen, and answered with one sentence when they are wrong. Imports no torch."""
 
+import contextlib
 import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from toytf.config.messages import LARGEST_FLOAT, LARGEST_INT, first_mistake
@@ -15,19 +24,29 @@ from toytf.errors import UserError, nearest, shortened
 
 T = TypeVar("T")
 
+_TRANSLATE = "translate"
+"""The context of a validation that gives former keys their present names."""
+
 
 class Config(BaseModel):
     """A frozen config section that answers an unknown key with the nearest valid one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
+    renamed: ClassVar[dict[str, str]] = {}
+    """Former names of its keys, each with the present one."""
+
     @model_validator(mode="before")
     @classmethod
-    def _refuse_what_cannot_be(cls, data: Any) -> Any:
+    def _refuse_what_cannot_be(cls, data: Any, info: ValidationInfo) -> Any:
+        if isinstance(data, dict) and info.context == _TRANSLATE:
+            for former in set(cls.renamed) & set(data):
+                data[cls.renamed[former]] = data.pop(former)
         if isinstance(data, Mapping):
             for key in data:
                 if key not in cls.model_fields:
-                    hint = nearest(key, cls.model_fields)
+                    now = cls.renamed.get(key)
+                    hint = f'it is now called "{now}"' if now else nearest(key, cls.model_fields)
                     raise PydanticCustomError("unknown_key", "{key}|{hint}", {"key": str(key), "hint": hint})
             found = _too_large(data)
             if found is not None:
@@ -73,6 +92,12 @@ def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:
         return schema.validate_python(data)
     except ValidationError as error:
         raise UserError(f"{label}: {first_mistake(error, data)}") from None
+
+
+def translate(schema: TypeAdapter[Any], data: dict[str, Any]) -> None:
+    """Give keys that were renamed their present names, in the mapping itself; mistakes are left for `validate`."""
+    with contextlib.suppress(ValidationError):
+        schema.validate_python(data, context=_TRANSLATE)
 
 
 def dump(config: Config) -> str:

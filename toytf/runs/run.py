@@ -163,7 +163,7 @@ class Run:
     @cached_property
     def config(self) -> ExperimentConfig:
         """The validated config."""
-        return load_config(self.config_file)
+        return load_config(self.config_file, of_run=True)
 
     @property
     def history(self) -> "pd.DataFrame":
