@@ -65,6 +65,8 @@ def uniform_attention(tokens: Int[Tensor, "batch t"]) -> Float[Tensor, "batch 1 
 class Heads(Probe):
     """`heads/L<layer>H<head>_<kind>`, the mass on the pattern, and `…/detect_head`, as TransformerLens normalises it.
 
+    Layers and heads are counted from 0, as in TransformerLens; the matrices W_KQ1 … W_OV2 from 1, as in the papers.
+
     A kind for which the batch has no place to attend to is left out. Chance is uniform attention on the same tokens;
     the ideal of `…/detect_head` is the fraction of the queries that have a place to attend to.
     """
@@ -75,7 +77,7 @@ class Heads(Probe):
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure every head of every layer on the batch."""
         layers = observed(model, batch).patterns
-        heads = [f"L{layer}H{h + 1}" for layer, pattern in enumerate(layers, 1) for h in range(pattern.shape[1])]
+        heads = [f"L{layer}H{h}" for layer, pattern in enumerate(layers) for h in range(pattern.shape[1])]
         uniform = uniform_attention(batch.tokens)
         found: list[Measurement] = []
         masses: dict[str, list[float]] = {}

@@ -127,8 +127,8 @@ def test_a_wrong_usage_ends_with_2_and_no_traceback(
         ("device=cup", 'device = "cup"'),
         ("task.noise={probability: 0.5, token: e}", "task.noise.token = 'e' is one of the fixed triggers"),
         ("task.noise={probability: 0.5, token: ß}", "task.noise.token = 'ß' is no character of the corpus"),
-        ("tests={few: {n_tokens: 30}}", "tests.few changes the tokens: a test must keep those of the task"),
-        ("tests={long: {seq_len: 9}}", "tests.long has sequences of 9 tokens: at most 8, as the task has"),
+        ("evaluate_on={few: {n_tokens: 30}}", "evaluate_on.few changes the tokens: it must keep those of the task"),
+        ("evaluate_on={long: {seq_len: 9}}", "evaluate_on.long has sequences of 9 tokens: at most 8, as the task has"),
         (
             "probes=[{kind: truncation, matrices: [blocks.1.mlp.W_out]}]",
             'probe truncation: the model has no matrix "blocks.1.mlp.W_out": did you mean "blocks.1.attn.W_V"?',

@@ -39,7 +39,7 @@ RECALL = Group("recall", "Recall", variants=("head",))
         (RECALL.measurement(1.0, memory="W_OV2", head=0), "recall/W_OV2/head0"),
         (RECALL.measurement(1.0, memory="W_KQ1", weighted=True), "recall/W_KQ1_weighted"),
         (RECALL.measurement(1.0, memory="W_KQ1", weighted=False), "recall/W_KQ1"),
-        (RECALL.measurement(1.0, "W_OV2", head=0).on_test("clean"), "recall@clean/W_OV2/head0"),
+        (RECALL.measurement(1.0, "W_OV2", head=0).evaluated_on("clean"), "recall@clean/W_OV2/head0"),
         (RECALL.measurement(1.0), "recall"),
     ],
 )
@@ -98,7 +98,7 @@ def test_quantities_survive_their_file() -> None:
     other = Group("recall", "Another title", "What to look for.", "nats", "whole", "last", False, ("a",), True, "onset")
     measured = [
         STORED.measurement(1.0, rule="optimum", d=64, end="feasible"),
-        RECALL.measurement(1.0, "a", weighted=True).on_test("clean"),
+        RECALL.measurement(1.0, "a", weighted=True).evaluated_on("clean"),
         other.measurement(1.0, "b", alpha=0.5).placed({"samples": 3}, plain=("samples",)),
     ]
     quantities = {one.flat: one.quantity for one in measured}
@@ -113,7 +113,7 @@ def test_what_is_no_file_of_quantities_is_refused(content: object) -> None:
 
 def test_of_an_unknown_metric_its_group_and_test_are_known() -> None:
     loss = quantity_of("eval@clean/a_loss")
-    assert (loss.group.name, loss.group.timed, loss.test, loss.at["quantity"]) == ("eval", "halfway", "clean", "loss")
+    assert (loss.group.name, loss.group.timed, loss.on, loss.at["quantity"]) == ("eval", "halfway", "clean", "loss")
     for name in ("eval@clean/a_loss", "truncated/W/loss", "recall/W_OV2/head0", "coincidence"):
         assert flat(quantity_of(name)) == name
 

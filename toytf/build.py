@@ -42,21 +42,22 @@ def build_task(config: TaskConfig, device: torch.device) -> Task:
     return cast(Task, implementation(config)(config, device))
 
 
-def build_tests(configs: Mapping[str, TaskConfig], task: Task) -> dict[str, Task]:
-    """The task as each test changes it; the model must be able to read and answer them all."""
-    tests: dict[str, Task] = {}
+def build_evaluate_on(configs: Mapping[str, TaskConfig], task: Task) -> dict[str, Task]:
+    """The task as each entry of `evaluate_on` changes it; the model must be able to read and answer them all."""
+    found: dict[str, Task] = {}
     for name, config in configs.items():
         try:
-            test = tests[name] = build_task(config, task.device)
+            other = found[name] = build_task(config, task.device)
         except UserError as error:
-            raise UserError(f"tests.{name}: {error}") from None
-        if (test.token_names, test.output_names) != (task.token_names, task.output_names):
-            raise UserError(f"tests.{name} changes the tokens: a test must keep those of the task")
-        if test.n_positions > task.n_positions:
+            raise UserError(f"evaluate_on.{name}: {error}") from None
+        if (other.token_names, other.output_names) != (task.token_names, task.output_names):
+            raise UserError(f"evaluate_on.{name} changes the tokens: it must keep those of the task")
+        if other.n_positions > task.n_positions:
             raise UserError(
-                f"tests.{name} has sequences of {test.n_positions} tokens: at most {task.n_positions}, as the task has"
+                f"evaluate_on.{name} has sequences of {other.n_positions} tokens: "
+                f"at most {task.n_positions}, as the task has"
             )
-    return tests
+    return found
 
 
 def build_probe(config: ProbeConfig) -> Probe:

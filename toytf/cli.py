@@ -78,12 +78,17 @@ def probe_command(
     probe: Annotated[str | None, typer.Option(help="One probe [default: those of the run's config].")] = None,
     step: Annotated[int | None, typer.Option(help="A checkpoint [default: the last].")] = None,
     seed: Annotated[int | None, typer.Option(help="A seed [default: the first].")] = None,
-    test: Annotated[str | None, typer.Option(help="A test of the run's config [default: its task].")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="An entry of evaluate_on in the run's config [default: its task].")
+    ] = None,
+    test: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run probes again, on any checkpoint."""
+    if test is not None:
+        _fail(f"--test is now called --on: --on {test}")
     from toytf.report.inspection import print_probes
 
-    print_probes(run, probe, step=step, seed=seed, test=test)
+    print_probes(run, probe, step=step, seed=seed, on=on)
 
 
 @app.command("claims")

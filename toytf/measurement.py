@@ -1,6 +1,6 @@
 """Measurements: one number with what it is about, and what it can be read against.
 
-A measurement is a record: a group, a name, a value, where it was taken (`at`: a rule, a dimension, a head, a test …),
+A measurement is a record: a group, a name, a value, where it was taken (`at`: a rule, a dimension, a head …),
 and a reference. Tables, figures and fits work on these parts. A flat name, such as `capacity/optimum_d64`, is only how
 a record is written down, in metrics.jsonl, summary.json, wandb and claims; `flat` is the one function that makes it.
 """
@@ -104,9 +104,9 @@ class Quantity:
         return any(factor in self.at and factor not in self.plain for factor in self.group.variants)
 
     @property
-    def test(self) -> str:
-        """The test that it was measured on; empty: the task itself."""
-        return str(self.at.get("test", ""))
+    def on(self) -> str:
+        """Which entry of `evaluate_on` it was measured on; empty: the task itself."""
+        return str(self.at.get("on", ""))
 
     @property
     def label(self) -> str:
@@ -138,22 +138,22 @@ class Measurement:
             raise UserError(f"{self.flat} is measured at {min(twice)} already: call one of the two factors otherwise")
         return replace(self, quantity=replace(own, at={**at, **own.at}, plain=(*plain, *own.plain)))
 
-    def on_test(self, test: str) -> "Measurement":
-        """The same, on a test."""
-        return self.placed({"test": test})
+    def evaluated_on(self, name: str) -> "Measurement":
+        """The same, measured on an entry of `evaluate_on`."""
+        return self.placed({"on": name})
 
 
 def flat(quantity: Quantity) -> str:
-    """The flat name: `<group>/<name>_<factors>/<variants>`, `<group>@<test>/…`.
+    """The flat name: `<group>/<name>_<factors>/<variants>`, `<group>@<on>/…`.
 
     Factors are written as in `d64`, `a0.5` or `optimum`; what is true by its name alone.
     """
     group = quantity.group
-    said = {factor: value for factor, value in quantity.at.items() if factor not in ("test", *quantity.plain)}
+    said = {factor: value for factor, value in quantity.at.items() if factor not in ("on", *quantity.plain)}
     words = [quantity.name, *(_word(factor, value) for factor, value in said.items() if factor not in group.variants)]
     variants = [_word(factor, value) for factor, value in said.items() if factor in group.variants]
-    test = f"@{quantity.test}" if quantity.test else ""
-    return "/".join(filter(None, [group.name + test, "_".join(filter(None, words)), *variants]))
+    on = f"@{quantity.on}" if quantity.on else ""
+    return "/".join(filter(None, [group.name + on, "_".join(filter(None, words)), *variants]))
 
 
 def _word(factor: str, value: Scalar) -> str:
@@ -209,10 +209,10 @@ def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> d
 def quantity_of(name: str) -> Quantity:
     """What can be told of a metric by its flat name alone, as of runs that an earlier version made."""
     first, _, rest = name.partition("/")
-    group, _, test = first.partition("@")
+    group, _, on = first.partition("@")
     timed: Literal["", "onset", "halfway"] = "onset" if group == "recall" else "halfway" if group == "eval" else ""
     quantity = rest.rpartition("_")[2] if group == "eval" else ""
-    at: dict[str, Scalar] = {factor: said for factor, said in (("test", test), ("quantity", quantity)) if said}
+    at: dict[str, Scalar] = {factor: said for factor, said in (("on", on), ("quantity", quantity)) if said}
     return Quantity(Group(group, group, timed=timed), rest, at, ("quantity",) if quantity else ())
 
 
@@ -241,6 +241,12 @@ def from_json(content: Any) -> dict[str, Quantity]:
     """The quantities that `to_json` wrote; raises TypeError, KeyError or ValueError for anything else."""
     groups = [Group(**{**given, "variants": tuple(given.get("variants", ()))}) for given in content["groups"]]
     return {
-        str(name): Quantity(groups[group], str(own), dict(at), tuple(plain))
+        str(name): Quantity(groups[group], str(own), _current(name, at), tuple(plain))
         for name, (group, own, at, plain) in content["metrics"].items()
     }
+
+
+def _current(name: str, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The factors of a metric as they are called now: of what is after an @, earlier versions said `test`."""
+    renamed = {"test": "on"} if "@" in name.partition("/")[0] else {}
+    return {renamed.get(factor, factor): value for factor, value in at.items()}

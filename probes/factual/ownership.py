@@ -87,7 +87,7 @@ class Ownership(TableProbe):
         def draw() -> object:
             from toytf.figures import heat_maps
 
-            heads = [f"head {head + 1}" for head in range(len(mass_given))]
+            heads = [f"L0H{head}" for head in range(len(mass_given))]
             title = "Attention of each head to a token, where it is there"
             return heat_maps({"": (mass_given, heads, task.token_names)}, title, x="token", y="")
 

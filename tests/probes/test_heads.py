@@ -83,7 +83,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def assert_equal_to_transformer_lens(model: ToyTransformer, tokens: torch.Tensor) -> None:
     result, lens = probe(model, tokens), HookedToyTransformer(model)
     expected = {
-        f"heads/L{layer + 1}H{head + 1}_{kind}/detect_head": float(score)
+        f"heads/L{layer}H{head}_{kind}/detect_head": float(score)
         for kind in KINDS
         for layer, scores in enumerate(detect_head(lens, list(tokens), f"{kind}_head", error_measure="mul"))
         for head, score in enumerate(scores)
@@ -158,10 +158,10 @@ def test_a_perfect_head_reaches_the_ideal_and_uniform_attention_the_chance_value
     perfect = (pattern / pattern.sum(-1, keepdim=True))[:, None]
     result = probe(Scripted(perfect, uniform_attention(tokens)), tokens)
     for variant in ("", "/detect_head"):
-        reference = result.references[f"heads/L1H1_{kind}{variant}"]
-        assert reference == result.references[f"heads/L2H1_{kind}{variant}"]
-        assert result.metrics[f"heads/L1H1_{kind}{variant}"] == pytest.approx(reference.ideal, abs=1e-6)
-        assert result.metrics[f"heads/L2H1_{kind}{variant}"] == pytest.approx(reference.chance, abs=1e-6)
+        reference = result.references[f"heads/L0H0_{kind}{variant}"]
+        assert reference == result.references[f"heads/L1H0_{kind}{variant}"]
+        assert result.metrics[f"heads/L0H0_{kind}{variant}"] == pytest.approx(reference.ideal, abs=1e-6)
+        assert result.metrics[f"heads/L1H0_{kind}{variant}"] == pytest.approx(reference.chance, abs=1e-6)
 
 
 def test_chance_is_counted_on_the_tokens():
@@ -170,12 +170,12 @@ def test_chance_is_counted_on_the_tokens():
     references = probe(build({}), tokens).references
     length = tokens.shape[1]
     expected = sum(1 / t for t in range(2, length + 1)) / (length - 1)
-    assert references["heads/L1H1_previous_token"].chance == pytest.approx(expected, abs=1e-6)
-    assert references["heads/L1H1_previous_token/detect_head"].ideal == pytest.approx((length - 1) / length)
+    assert references["heads/L0H0_previous_token"].chance == pytest.approx(expected, abs=1e-6)
+    assert references["heads/L0H0_previous_token/detect_head"].ideal == pytest.approx((length - 1) / length)
     repeats = [z[:t].count(z[t]) / (t + 1) for z in tokens.tolist() for t in range(length) if z[t] in z[:t]]
     for kind in ("duplicate_token", "induction"):
-        assert references[f"heads/L1H1_{kind}"].chance == pytest.approx(sum(repeats) / len(repeats), abs=1e-6)
-        assert references[f"heads/L1H1_{kind}/detect_head"].ideal == pytest.approx(len(repeats) / (B * length))
+        assert references[f"heads/L0H0_{kind}"].chance == pytest.approx(sum(repeats) / len(repeats), abs=1e-6)
+        assert references[f"heads/L0H0_{kind}/detect_head"].ideal == pytest.approx(len(repeats) / (B * length))
 
 
 def test_matrices_of_zeros_attend_like_chance():
@@ -186,7 +186,7 @@ def test_matrices_of_zeros_attend_like_chance():
 
 def test_a_kind_without_a_place_is_left_out():
     result = probe(build({"n_layers": 1}), torch.arange(N)[None])  # no token twice
-    assert set(result.metrics) == {f"heads/L1H1_previous_token{variant}" for variant in ("", "/detect_head")}
+    assert set(result.metrics) == {f"heads/L0H0_previous_token{variant}" for variant in ("", "/detect_head")}
     alone = probe(build({"n_layers": 1}), torch.zeros(1, 1, dtype=torch.long))
     assert not alone.metrics
     assert isinstance(alone.figure(), go.Figure)
@@ -199,10 +199,10 @@ def test_the_construction_has_its_previous_token_head_in_layer_1(ideal: ToyTrans
     found = probe(ideal, sequences)
     # The right score is β = 10 with variance β²(6/d + 4T/d²) = 2.5 and a rival's is 0 with β²(4/d + 4T/d²) = 1.8, so 16
     # rivals in the mean take 16 exp(.9 − 10 + 1.3) = .01 of the mass.
-    assert found.metrics["heads/L1H1_previous_token"] > 0.98
-    assert found.metrics["heads/L1H1_previous_token/detect_head"] == pytest.approx(30 / 31, abs=0.02)
+    assert found.metrics["heads/L0H0_previous_token"] > 0.98
+    assert found.metrics["heads/L0H0_previous_token/detect_head"] == pytest.approx(30 / 31, abs=0.02)
     for kind in KINDS[1:]:
-        assert found.metrics[f"heads/L1H1_{kind}"] < 0.3
+        assert found.metrics[f"heads/L0H0_{kind}"] < 0.3
 
 
 def test_the_construction_has_its_induction_head_in_layer_2(ideal: ToyTransformer, sequences: torch.Tensor):
@@ -215,12 +215,12 @@ def test_the_construction_has_its_induction_head_in_layer_2(ideal: ToyTransforme
     # The stream of layer 2 is a sum of four vectors and W_KQ2 holds N = 65, so a right score of 10 has the variance
     # β²(10/d + 16N/d²) = 5.5 and a rival's score of 0 has β²(8/d + 16N/d²) = 4.7. With 20 rivals and one to three right
     # places, .02 to .04 is lost.
-    lost = without_crosstalk - found.metrics["heads/L2H1_induction"]
+    lost = without_crosstalk - found.metrics["heads/L1H0_induction"]
     assert 0 < lost < 0.05
-    reference = found.references["heads/L2H1_induction/detect_head"]
-    assert found.metrics["heads/L2H1_induction/detect_head"] > 0.9 * reference.ideal
+    reference = found.references["heads/L1H0_induction/detect_head"]
+    assert found.metrics["heads/L1H0_induction/detect_head"] > 0.9 * reference.ideal
     for kind in KINDS[:2]:
-        assert found.metrics[f"heads/L2H1_{kind}"] < 0.3
+        assert found.metrics[f"heads/L1H0_{kind}"] < 0.3
 
 
 # Figure, command, run
@@ -232,7 +232,7 @@ def test_the_figure_shows_the_mass_of_every_head_by_kind():
     with torch.no_grad():
         model.embed.W_E.normal_(generator=generator(1))  # the figure shows what was measured, whatever came after
     heat = result.figure().data[0]
-    assert list(heat.y) == [f"L{layer}H{head}" for layer in (1, 2, 3) for head in (1, 2, 3)]
+    assert list(heat.y) == [f"L{layer}H{head}" for layer in range(3) for head in range(3)]
     assert [label.partition("<br>")[0] for label in heat.x] == list(KINDS)
     assert [list(row) for row in heat.z] == [
         [result.metrics[f"heads/{head}_{kind}"] for kind in KINDS] for head in heat.y
@@ -242,14 +242,14 @@ def test_the_figure_shows_the_mass_of_every_head_by_kind():
 def test_a_finished_run_can_be_probed(tiny_run: "toytf.Run", invoke: Any):
     ended = invoke("probe", tiny_run.directory, "--probe", "heads")
     assert ended.code == 0
-    assert "L1H1_previous_token" in ended.out and "L2H1_induction" in ended.out
+    assert "L0H0_previous_token" in ended.out and "L1H0_induction" in ended.out
 
 
 def test_a_run_that_lists_the_probe_logs_its_references(tiny_config: Path, tmp_path: Path):
     own = tmp_path / "own.yaml"
     own.write_text(yaml.safe_dump({"base": str(tiny_config), "probes": ["heads"]}))
     summary = toytf.run(own, out=tmp_path / "run").summary
-    assert summary["ideal/heads/L1H1_previous_token"] == 1
+    assert summary["ideal/heads/L0H0_previous_token"] == 1
     for kind in KINDS:
-        name = f"heads/L2H1_{kind}/detect_head"
+        name = f"heads/L1H0_{kind}/detect_head"
         assert 0 < summary[f"chance/{name}"] < summary[f"ideal/{name}"] < 1

@@ -196,7 +196,7 @@ def test_the_probes_of_facts_compute_their_tables_once(computed: dict[str, int])
 
 def test_the_page_computes_no_table_again(computed: dict[str, int], tmp_path: Path) -> None:
     """It shows what the last evaluation has drawn, on the task and on a test."""
-    run = toytf.run(QUICK, SMALL | {"tests": {"short": {"seq_len": 8}}}, out=tmp_path / "run")
+    run = toytf.run(QUICK, SMALL | {"evaluate_on": {"short": {"seq_len": 8}}}, out=tmp_path / "run")
     computed.update(sequences=0, attention=0)
     names = [name for name, _ in training_figures(run)]
     assert computed == {"sequences": 0, "attention": 0}

@@ -125,6 +125,6 @@ def test_names_are_escaped_and_nothing_points_to_the_network(run: toytf.Run) -> 
 
 def test_every_figure_is_saved_as_plotly_json(run: toytf.Run) -> None:
     saved = {path.stem for path in (run.directory / "figures").glob("*.json")}
-    assert {"loss", "accuracy", "recall", "attention", "attention_layer1_head1", "attention_layer2_head1"} <= saved
+    assert {"loss", "accuracy", "recall", "attention", "attention_layer1_L0H0", "attention_layer2_L1H0"} <= saved
     for path in (run.directory / "figures").glob("*.json"):
         assert {"data", "layout"} <= set(json.loads(path.read_text()))

@@ -99,8 +99,8 @@ def test_a_test_has_tables_of_its_own_with_references_of_its_own() -> None:
     at = {"role": "in_context", "quantity": "accuracy"}
     measured = [
         EVAL.measurement(0.4, ideal=0.5, **at),
-        EVAL.measurement(0.8, ideal=1.0, **at).on_test("clean"),
-        RECALL.measurement(2.0, "a").on_test("clean"),
+        EVAL.measurement(0.8, ideal=1.0, **at).evaluated_on("clean"),
+        RECALL.measurement(2.0, "a").evaluated_on("clean"),
     ]
     shown = {part.heading: [row.cells() for row in part.rows] for part in table(*measured)}
     assert shown == {
@@ -119,7 +119,7 @@ def test_groups_come_as_they_were_measured_but_for_those_that_ask_to_be_last_or_
 
 def test_a_metric_of_which_nothing_is_known_is_shown_by_its_name() -> None:
     (section,) = summary_table({"zebra@clean/a": 2.0}, {})
-    assert (section.heading, section.test, names(section)) == ("zebra (clean)", "clean", ["a"])
+    assert (section.heading, section.on, names(section)) == ("zebra (clean)", "clean", ["a"])
 
 
 def test_variants_are_left_to_the_full_table_unless_their_group_says_otherwise() -> None:

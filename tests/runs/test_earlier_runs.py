@@ -79,6 +79,6 @@ def test_probes_on_a_checkpoint_share_one_model(
     if whole.config.experiment == "train":
         assert (ended.code, len(loaded)) == (0, 1)
         assert "W_OV2" in ended.out
-        assert "L1H1" in ended.out
+        assert "L0H0" in ended.out
     else:
         assert ended.code == 2

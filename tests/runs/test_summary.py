@@ -13,9 +13,9 @@ LOSS, ACCURACY = "eval/in_context_loss", "eval/in_context_accuracy"
 RECALL = Group("recall", "Recall", timed="onset", variants=("head",))
 QUANTITIES = [
     *(
-        Quantity(EVAL, at={"role": "in_context", "quantity": quantity, **test})
+        Quantity(EVAL, at={"role": "in_context", "quantity": quantity, **on})
         for quantity in ("loss", "accuracy")
-        for test in ({}, {"test": "clean"})
+        for on in ({}, {"on": "clean"})
     ),
     Quantity(RECALL, "W_OV2"),
     *(Quantity(Group(group, group), "a") for group in ("noise", "truncated", "evaluated")),

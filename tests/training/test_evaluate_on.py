@@ -1,4 +1,4 @@
-"""The tests of a run: other laws of the task that the model is evaluated on, beside its own."""
+"""`evaluate_on`: other data that a model is evaluated on, besides its own task."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import toytf
-from toytf.build import build_task, build_tests
+from toytf.build import build_task, build_evaluate_on
 from toytf.config.compose import overlay
 from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, UserError
@@ -38,7 +38,7 @@ CONFIG: dict[str, Any] = {
         "noise",
         {"kind": "truncation", "fractions": [0, 1], "matrices": ["blocks.1.mlp.W_out"]},
     ],
-    "tests": {"clean": {"noise": {"probability": 0}}, "same": {}, "short": {"seq_len": 8}},
+    "evaluate_on": {"clean": {"noise": {"probability": 0}}, "same": {}, "short": {"seq_len": 8}},
     "device": "cpu",
     "threads": 1,
     "logging": {"wandb": "off"},
@@ -57,14 +57,14 @@ def rows(run: toytf.Run) -> list[dict[str, float]]:
 # What is measured
 
 
-def test_metrics_of_a_test_have_its_name_behind_the_group(run: toytf.Run):
+def test_metric_names_carry_its_name_after_an_at_sign(run: toytf.Run):
     for row in rows(run):
         assert {"eval/in_context_loss", "eval@clean/in_context_loss", "eval@short/in_context_loss"} <= set(row)
         assert {"data@clean/in_context_fraction", "noise@clean/p_noise"} <= set(row)
     assert {"eval@clean/in_context_loss", "noise@clean/p_noise"} <= set(run.summary)
 
 
-def test_a_test_is_read_against_levels_of_its_own(run: toytf.Run):
+def test_each_entry_has_references_of_its_own(run: toytf.Run):
     first, *between, last = rows(run)
     for row in (first, last):
         # half of what follows a trigger is noise
@@ -77,8 +77,8 @@ def test_a_test_is_read_against_levels_of_its_own(run: toytf.Run):
         assert not any(name.startswith(("ideal/", "chance/", "floor")) for name in row)
 
 
-def test_the_numbers_are_those_of_the_model_on_sequences_of_the_test(run: toytf.Run):
-    clean = build_task(run.config.test_tasks["clean"], torch.device("cpu"))
+def test_the_numbers_are_those_of_the_model_on_the_changed_task(run: toytf.Run):
+    clean = build_task(run.config.evaluation_tasks["clean"], torch.device("cpu"))
     for row in rows(run):
         batch = clean.sample(16, generator(0, "evaluation", int(row["step"])))
         expected = as_row(role_metrics(run.model(step=int(row["step"])), batch))
@@ -86,7 +86,7 @@ def test_the_numbers_are_those_of_the_model_on_sequences_of_the_test(run: toytf.
             assert row[name.replace("eval/", "eval@clean/")] == pytest.approx(value, abs=1e-6)
 
 
-def test_a_test_that_changes_nothing_gives_the_numbers_of_the_task(run: toytf.Run):
+def test_an_entry_that_changes_nothing_gives_the_numbers_of_the_task(run: toytf.Run):
     for row in rows(run):
         again = {name: value for name, value in row.items() if "@same/" in name}
         assert len(again) > 20
@@ -114,21 +114,21 @@ def test_what_is_due_at_the_end_is_measured_there_alone(run: toytf.Run):
 
 def test_when_can_be_chosen(tmp_path: Path):
     probes = [{"kind": "noise", "when": "end"}, {**CONFIG["probes"][2], "when": "always"}]
-    found = rows(toytf.run({**CONFIG, "probes": probes, "tests": {}}, out=tmp_path / "run"))
+    found = rows(toytf.run({**CONFIG, "probes": probes, "evaluate_on": {}}, out=tmp_path / "run"))
     assert ["noise/p_noise" in row for row in found] == [False, False, False, True]
     assert all("truncated/blocks.1.mlp.W_out_rho0" in row for row in found)
 
 
-def test_training_does_not_depend_on_the_tests(run: toytf.Run, tmp_path: Path):
-    alone = toytf.run({**CONFIG, "tests": {}}, out=tmp_path / "run")
+def test_training_does_not_depend_on_it(run: toytf.Run, tmp_path: Path):
+    alone = toytf.run({**CONFIG, "evaluate_on": {}}, out=tmp_path / "run")
     assert not any("@" in name for row in rows(alone) for name in row)
-    for with_tests, without in zip(rows(run), rows(alone), strict=True):
-        assert {name: value for name, value in with_tests.items() if "@" not in name} == without
+    for with_others, without in zip(rows(run), rows(alone), strict=True):
+        assert {name: value for name, value in with_others.items() if "@" not in name} == without
     last = f"seed0-step{STEPS:06d}.safetensors"
     assert (run.checkpoints / last).read_bytes() == (alone.checkpoints / last).read_bytes()
 
 
-def test_interrupted_and_resumed_a_run_with_tests_has_the_same_bytes(
+def test_interrupted_and_resumed_a_run_with_others_has_the_same_bytes(
     run: toytf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Stopped after the step at which an evaluation and a checkpoint were just written, as Ctrl-C would."""
@@ -149,7 +149,7 @@ def test_interrupted_and_resumed_a_run_with_tests_has_the_same_bytes(
         assert (again.directory / name).read_bytes() == (run.directory / name).read_bytes()
 
 
-def test_steps_at_half_of_the_way_are_told_for_tests_too(run: toytf.Run):
+def test_halfway_steps_are_told_for_entries_too(run: toytf.Run):
     halfway = {name for name in run.seeds.columns if name.startswith("halfway/")}
     assert {"halfway/eval/in_context_loss", "halfway/eval@clean/in_context_loss"} <= halfway
 
@@ -157,55 +157,58 @@ def test_steps_at_half_of_the_way_are_told_for_tests_too(run: toytf.Run):
 # Again, on a finished run
 
 
-def test_a_probe_can_be_asked_on_a_test(run: toytf.Run, invoke: "Callable[..., Ended]"):
-    ended = invoke("probe", run.directory, "--probe", "noise", "--test", "clean")
+def test_a_probe_can_be_run_on_an_entry(run: toytf.Run, invoke: "Callable[..., Ended]"):
+    ended = invoke("probe", run.directory, "--probe", "noise", "--on", "clean")
     assert (ended.code, ended.err) == (0, "")
     assert "p_noise" in ended.out
     plain = invoke("probe", run.directory, "--probe", "noise")
     assert plain.out != ended.out
-    assert invoke("probe", run.directory, "--probe", "noise", "--test", "same").out == plain.out
+    assert invoke("probe", run.directory, "--probe", "noise", "--on", "same").out == plain.out
 
 
 def test_from_python_too(run: toytf.Run):
-    assert run.probe("noise", test="clean").metrics["noise/attention_noise"] == 0
+    assert run.probe("noise", on="clean").metrics["noise/attention_noise"] == 0
     assert run.probe("noise").metrics["noise/attention_noise"] > 0
-    assert run.batch(3, test="short").tokens.shape == (3, 8)
-    assert torch.equal(run.batch(3, test="same").tokens, run.batch(3).tokens)
+    assert run.batch(3, on="short").tokens.shape == (3, 8)
+    assert torch.equal(run.batch(3, on="same").tokens, run.batch(3).tokens)
 
 
-def test_all_probes_of_the_config_are_asked_on_a_test_of_shorter_sequences(
-    run: toytf.Run, invoke: "Callable[..., Ended]"
-):
-    ended = invoke("probe", run.directory, "--test", "short", "--step", "2")
+def test_all_probes_of_the_config_run_on_shorter_sequences(run: toytf.Run, invoke: "Callable[..., Ended]"):
+    ended = invoke("probe", run.directory, "--on", "short", "--step", "2")
     assert (ended.code, ended.err) == (0, "")
     for name in ("W_OV2", "p_noise", "W_out_rho0"):
         assert name in ended.out
 
 
-def test_an_unknown_test_is_answered_with_those_there_are(run: toytf.Run, invoke: "Callable[..., Ended]"):
-    ended = invoke("probe", run.directory, "--probe", "noise", "--test", "claen")
+def test_an_unknown_entry_is_answered_with_those_there_are(run: toytf.Run, invoke: "Callable[..., Ended]"):
+    ended = invoke("probe", run.directory, "--probe", "noise", "--on", "claen")
     assert (ended.code, ended.out) == (2, "")
-    says = 'no test is called "claen": did you mean "clean"? (accepted: clean, same, short)'
+    says = 'evaluate_on of its config has no "claen": did you mean "clean"? (accepted: clean, same, short)'
     assert re.fullmatch(rf"toytf: .*{re.escape(says)}\n", ended.err)
 
 
-def test_a_run_without_tests_says_so(tiny_run: toytf.Run, invoke: "Callable[..., Ended]"):
-    ended = invoke("probe", tiny_run.directory, "--test", "clean")
+def test_a_run_without_entries_says_so(tiny_run: toytf.Run, invoke: "Callable[..., Ended]"):
+    ended = invoke("probe", tiny_run.directory, "--on", "clean")
     assert (ended.code, ended.out) == (2, "")
-    assert re.fullmatch(r'toytf: .*no test is called "clean": its config lists none\n', ended.err)
+    assert re.fullmatch(r'toytf: .*evaluate_on of its config has no "clean": it has no entries\n', ended.err)
+
+
+def test_the_option_that_was_called_test_is_answered_with_its_new_name(run: toytf.Run, invoke: "Callable[..., Ended]"):
+    ended = invoke("probe", run.directory, "--test", "clean")
+    assert (ended.code, ended.err) == (2, "toytf: --test is now called --on: --on clean\n")
 
 
 # The config
 
 
-def test_a_test_is_the_task_with_changes_merged_in():
+def test_an_entry_is_the_task_with_changes_merged_in():
     config: Any = load_config(CONFIG)
-    task, tests = config.task, config.test_tasks
-    assert list(tests) == ["clean", "same", "short"]
-    assert tests["same"] == task
-    assert tests["short"] == task.model_copy(update={"seq_len": 8})
-    assert tests["clean"].noise.probability == 0
-    assert tests["clean"].noise.token == task.noise.token  # not replaced
+    task, others = config.task, config.evaluation_tasks
+    assert list(others) == ["clean", "same", "short"]
+    assert others["same"] == task
+    assert others["short"] == task.model_copy(update={"seq_len": 8})
+    assert others["clean"].noise.probability == 0
+    assert others["clean"].noise.token == task.noise.token  # not replaced
 
 
 def test_mappings_merge_and_everything_else_replaces():
@@ -215,35 +218,38 @@ def test_mappings_merge_and_everything_else_replaces():
     assert base == {"a": 1, "b": {"c": 2, "d": [3, 4]}, "e": {"f": 5}}
 
 
-def test_tests_are_part_of_what_a_config_is():
-    with_tests, without = load_config(CONFIG), load_config({**CONFIG, "tests": {}})
-    assert toytf.config.sections.digest(with_tests) != toytf.config.sections.digest(without)
-    assert load_config(with_tests.model_dump(mode="json")) == with_tests
+def test_it_is_part_of_the_digest():
+    with_others, without = load_config(CONFIG), load_config({**CONFIG, "evaluate_on": {}})
+    assert toytf.config.sections.digest(with_others) != toytf.config.sections.digest(without)
+    assert load_config(with_others.model_dump(mode="json")) == with_others
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"n_tokens": 60}, "tests.odd changes the tokens: a test must keep those of the task"),
+        ({"n_tokens": 60}, "evaluate_on.odd changes the tokens: it must keep those of the task"),
         (
             {"noise": {"token": "extra", "probability": 0.1}},
-            "tests.odd changes the tokens: a test must keep those of the task",
+            "evaluate_on.odd changes the tokens: it must keep those of the task",
         ),
-        ({"seq_len": 13}, "tests.odd has sequences of 13 tokens: at most 12, as the task has"),
-        ({"noise": {"token": "e"}}, "tests.odd: task.noise.token = 'e' is one of the fixed triggers: choose another"),
+        ({"seq_len": 13}, "evaluate_on.odd has sequences of 13 tokens: at most 12, as the task has"),
+        (
+            {"noise": {"token": "e"}},
+            "evaluate_on.odd: task.noise.token = 'e' is one of the fixed triggers: choose another",
+        ),
     ],
 )
-def test_a_test_that_the_model_could_not_read_is_refused(change: dict[str, Any], line: str):
-    config: Any = load_config({**CONFIG, "tests": {"odd": change}})
+def test_data_that_the_model_could_not_read_is_refused(change: dict[str, Any], line: str):
+    config: Any = load_config({**CONFIG, "evaluate_on": {"odd": change}})
     with pytest.raises(UserError) as caught:
-        build_tests(config.test_tasks, build_task(config.task, torch.device("cpu")))
+        build_evaluate_on(config.evaluation_tasks, build_task(config.task, torch.device("cpu")))
     assert str(caught.value) == line
 
 
 # The page
 
 
-def test_the_page_has_tables_and_curves_of_the_test(run: toytf.Run):
+def test_the_page_has_tables_and_curves_of_each_entry(run: toytf.Run):
     page = run.report_file.read_text(encoding="utf-8")
     for title in ("Accuracy and loss by role (clean)", "Noise against context (clean)"):
         assert title in page
@@ -260,7 +266,7 @@ def test_curves_are_drawn_of_what_was_measured_on_the_way_only(run: toytf.Run):
     assert {"probe_truncation", "probe_truncation_clean"} <= saved
 
 
-def test_the_floors_in_a_chart_of_a_test_are_those_of_the_test(run: toytf.Run):
+def test_the_floors_in_a_chart_are_those_of_its_entry(run: toytf.Run):
     figure = json.loads((run.directory / "figures" / "accuracy_clean.json").read_text())
     floor = run.summary["floor@clean/in_context_accuracy/most_frequent"]
     levels = [shape.get("y0") for shape in figure["layout"].get("shapes", [])]

@@ -39,14 +39,14 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
 
 
 def print_probes(
-    directory: Path, kind: str | None, *, step: int | None, seed: int | None, test: str | None = None
+    directory: Path, kind: str | None, *, step: int | None, seed: int | None, on: str | None = None
 ) -> None:
     """Run probes on a checkpoint and print the table and the worst pairs."""
     run = Run.open(directory).trained
     kinds = [kind] if kind else [probe.kind for probe in run.config.probes]
     if not kinds:
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
-    for result in run.probes(kinds, step=step, seed=seed, test=test).values():
+    for result in run.probes(kinds, step=step, seed=seed, on=on).values():
         print_table(as_row(result.measurements), {found.flat: found.quantity for found in result.measurements})
         for metric, pairs in result.failures.items():
             if pairs:

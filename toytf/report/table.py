@@ -30,16 +30,16 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TableSection:
-    """The rows of a group, on the task or on a test."""
+    """The rows of a group, on the task or on an entry of `evaluate_on`."""
 
     group: Group
-    test: str
+    on: str
     rows: tuple[TableRow, ...]
 
     @property
     def heading(self) -> str:
-        """The title of the group, and the test."""
-        return self.group.heading + (f" ({self.test})" if self.test else "")
+        """The title of the group, and what it was evaluated on."""
+        return self.group.heading + (f" ({self.on})" if self.on else "")
 
 
 def number(value: float | None) -> str:
@@ -70,7 +70,7 @@ def columns(summary: Mapping[str, float]) -> tuple[str, ...]:
 def summary_table(
     summary: Mapping[str, float], known: Mapping[str, Quantity], *, variants: bool = True
 ) -> list[TableSection]:
-    """The metrics of a summary by group, in the order in which they were measured, those of tests after the task's.
+    """The metrics of a summary by group, in the order in which they were measured; those of `evaluate_on` come last.
 
     known: what the metrics are about. Without variants: only the metrics that a short table shows.
     """
@@ -83,12 +83,12 @@ def summary_table(
             continue
         references = tuple(summary.get(reference_name(kind, name)) for kind in kinds)
         row = TableRow(quantity, summary[name], summary.get(spread_name(name)), references)
-        sections.setdefault((quantity.test, group.name), []).append(row)
+        sections.setdefault((quantity.on, group.name), []).append(row)
     found = [
-        TableSection(rows[0].quantity.group, test, tuple(sorted(rows, key=_natural)))
-        for (test, _), rows in sections.items()
+        TableSection(rows[0].quantity.group, on, tuple(sorted(rows, key=_natural)))
+        for (on, _), rows in sections.items()
     ]
-    return sorted(found, key=lambda section: (section.test, PLACES.index(section.group.place)))
+    return sorted(found, key=lambda section: (section.on, PLACES.index(section.group.place)))
 
 
 def _natural(row: TableRow) -> list[str | int]:

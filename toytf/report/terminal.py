@@ -93,7 +93,7 @@ class ProgressLine(_Progress):
 
     def measured(self, found: Sequence[Measurement]) -> None:
         """Show the loss, the accuracy of the trained role, and what has an onset, without variants and other views."""
-        on_task = [one for one in found if not one.quantity.test and one.value is not None]
+        on_task = [one for one in found if not one.quantity.on and one.value is not None]
         loss = {one.quantity.label: one.value for one in on_task if one.quantity.group.name == "train"}
         wanted = {"role": self._role, "quantity": "accuracy"}
         accuracy = {str(one.quantity.at["role"]): one.value for one in on_task if one.quantity.at == wanted}

@@ -35,7 +35,7 @@ class Evaluation:
     measurements: Sequence[Measurement]
     references: bool
     results: Mapping[tuple[str, str], ProbeResult]
-    """By the kind of the probe and the test, which is empty for the task itself."""
+    """By the kind of the probe and the entry of `evaluate_on`, empty for the task itself."""
 
 
 class Learner(ABC):
@@ -71,10 +71,10 @@ class SeedLearner(Learner):
         config: TrainConfig,
         seed: int,
         *,
-        tests: Mapping[str, Task] | None = None,
+        evaluate_on: Mapping[str, Task] | None = None,
     ) -> None:
         self.model, self.task, self.probes, self.config, self.seed = model, task, tuple(probes), config, seed
-        self.tests = tests or {}
+        self.evaluate_on = evaluate_on or {}
         self.model_config = model.config
         self.parameters = dict(model.named_parameters())
         self.forward: Forward = fast_forward if config.forward == "fast" else plain_forward
@@ -97,16 +97,16 @@ class SeedLearner(Learner):
         return total[None]
 
     def evaluate(self, step: int) -> list[Evaluation]:
-        """Loss and accuracy by role, every probe that is due, the same on every test, and norms of what is trained."""
+        """Loss and accuracy by role and the probes that are due, also on `evaluate_on`; norms of what is trained."""
         due = [probe for probe in self.probes if step == self.config.steps or probe.at_every_evaluation(self.task)]
         references = step in (0, self.config.steps)
         measured, results = self._measure(self.task, due, step, floors=references)
         found = {(kind, ""): result for kind, result in results.items()}
         reading = [probe for probe in due if probe.config.reads_batch]
-        for test, task in self.tests.items():
-            on_test, results = self._measure(task, reading, step, floors=references)
-            measured += [one.on_test(test) for one in on_test]
-            found |= {(kind, test): result for kind, result in results.items()}
+        for on, task in self.evaluate_on.items():
+            measured_there, results = self._measure(task, reading, step, floors=references)
+            measured += [one.evaluated_on(on) for one in measured_there]
+            found |= {(kind, on): result for kind, result in results.items()}
         return [Evaluation(self.seed, [*measured, *self._norms()], references, found)]
 
     def _measure(

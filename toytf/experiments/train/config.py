@@ -27,9 +27,9 @@ class TrainExperimentConfig(SeededConfig):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     probes: tuple[AnyProbe, ...] = ()
-    tests: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Other laws to evaluate on, by name: what they change in the task, such as {clean: {noise: {probability: 0}}}.
-    Their metrics have the name behind the group: `eval@clean/in_context_accuracy`."""
+    evaluate_on: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Other data to evaluate on, by name: what each changes in the task, such as {clean: {noise: {probability: 0}}}.
+    Metric names carry the name after an @: `eval@clean/in_context_accuracy`."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "TrainExperimentConfig":
@@ -39,13 +39,13 @@ class TrainExperimentConfig(SeededConfig):
                 f'train.loss = "{self.train.loss}" is no role of this task: {nearest(self.train.loss, roles)}'
             )
         try:
-            tasks = {"": self.task} | {f"tests.{name}: ": task for name, task in self.test_tasks.items()}
+            tasks = {"": self.task} | {f"evaluate_on.{name}: ": task for name, task in self.evaluation_tasks.items()}
         except UserError as error:
             raise ValueError(str(error)) from None
         for where, task in tasks.items():
             if task.files() != self.task.files():
                 raise ValueError(
-                    f"{where}its own {' and '.join(task.files())} would be lost: a test keeps those of the task"
+                    f"{where}its own {' and '.join(task.files())} would be lost: it keeps those of the task"
                 )
             for probe in self.probes:
                 try:
@@ -58,8 +58,8 @@ class TrainExperimentConfig(SeededConfig):
         return self
 
     def needs(self) -> list[Need]:
-        """Those of the task and its tests, and of a training if the task tells its sizes."""
-        needs = [need for task in (self.task, *self.test_tasks.values()) for need in task.needs()]
+        """Those of the task and of `evaluate_on`, and of a training if the task tells its sizes."""
+        needs = [need for task in (self.task, *self.evaluation_tasks.values()) for need in task.needs()]
         sizes = self.task.sizes()
         if sizes is not None:
             observed = any(probe.reads_batch for probe in self.probes)
@@ -68,14 +68,14 @@ class TrainExperimentConfig(SeededConfig):
         return needs
 
     @property
-    def test_tasks(self) -> dict[str, TaskConfig]:
-        """The task as each test changes it."""
-        return {name: self._test_task(name) for name in self.tests}
+    def evaluation_tasks(self) -> dict[str, TaskConfig]:
+        """The task as each entry of `evaluate_on` changes it."""
+        return {name: self._evaluation_task(name) for name in self.evaluate_on}
 
-    def _test_task(self, name: str) -> TaskConfig:
+    def _evaluation_task(self, name: str) -> TaskConfig:
         if not re.fullmatch("[a-z][a-z0-9_]{0,59}", name):
             raise UserError(
-                f'tests: "{shortened(name)}" cannot be a name: take small letters, digits and _, at most 60'
+                f'evaluate_on: "{shortened(name)}" cannot be a name: take small letters, digits and _, at most 60'
             )
-        changed = overlay(self.task.model_dump(), self.tests[name])
-        return validate(TypeAdapter(type(self.task)), changed, f"tests.{name}")
+        changed = overlay(self.task.model_dump(), self.evaluate_on[name])
+        return validate(TypeAdapter(type(self.task)), changed, f"evaluate_on.{name}")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from toytf.build import build_model, build_probe, build_task, build_tests, pick_device
+from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
 from toytf.errors import Interrupted
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
@@ -42,7 +42,7 @@ class Training(Experiment):
     def _train_seeds(self, run: Run) -> None:
         config = self.config
         task = build_task(config.task, pick_device(config.device))
-        tests = build_tests(config.test_tasks, task)
+        evaluate_on = build_evaluate_on(config.evaluation_tasks, task)
         probes = [build_probe(probe) for probe in config.probes]
         first = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come first
         for probe in probes:
@@ -60,7 +60,7 @@ class Training(Experiment):
                 if stop_asked():
                     raise Interrupted(f"stopped before seed {seed}; to go on: {run.resume_command}")
                 model = first if seed == config.seeds[0] else build_model(config.model, task, seed)
-                learner = SeedLearner(model, task, probes, config.train, seed, tests=tests)
+                learner = SeedLearner(model, task, probes, config.train, seed, evaluate_on=evaluate_on)
                 self._train_seed(run, learner, store, metrics, line)
         metrics.sort(config.seeds)
         metrics.close()
@@ -88,6 +88,6 @@ class Training(Experiment):
     def _keep(self, run: Run, evaluation: Evaluation) -> None:
         """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
         if evaluation.seed == self.config.seeds[0]:
-            for (kind, test), result in evaluation.results.items():
+            for (kind, on), result in evaluation.results.items():
                 if result.draw is not None:
-                    run.keep_figure(figure_name(kind, test), titled(result.figure(), test))
+                    run.keep_figure(figure_name(kind, on), titled(result.figure(), on))

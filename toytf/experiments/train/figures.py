@@ -22,18 +22,18 @@ def training_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
     yield from _attention_maps(run)
 
 
-def figure_name(kind: str, test: str) -> str:
-    """The name of the figure of a probe, on the task or on a test."""
-    return f"probe_{kind}" + (f"_{test}" if test else "")
+def figure_name(kind: str, on: str) -> str:
+    """The name of the figure of a probe, on the task or on an entry of `evaluate_on`."""
+    return f"probe_{kind}" + (f"_{on}" if on else "")
 
 
-def titled(figure: Any, test: str) -> Any:
-    """The figure of a probe with the test in its title."""
-    return figure.update_layout(title_text=f"{figure.layout.title.text} ({test})") if test else figure
+def titled(figure: Any, on: str) -> Any:
+    """The figure of a probe with what it was evaluated on in its title."""
+    return figure.update_layout(title_text=f"{figure.layout.title.text} ({on})") if on else figure
 
 
 def _curves(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
-    """One chart for each group, quantity and test, of what was measured at several steps."""
+    """One chart for each group, quantity and entry of `evaluate_on`, of what was measured at several steps."""
     from toytf.figures import curves
     from toytf.measurement import reference_name
 
@@ -42,28 +42,28 @@ def _curves(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
     for name, about in columns.items():
         several = name in history and history[name].count() > history["seed"].nunique()
         if several and about.group.curve and about.group.place != "log" and not about.is_variant:
-            charts.setdefault((str(about.at.get("quantity", about.group.name)), about.test), []).append(name)
-    for (chart, test), members in charts.items():
+            charts.setdefault((str(about.at.get("quantity", about.group.name)), about.on), []).append(name)
+    for (chart, on), members in charts.items():
         levels = {
             about.label: summary[name]
             for name, about in columns.items()
-            if about.group.name == "floor" and about.test == test and about.at.get("quantity") == chart
+            if about.group.name == "floor" and about.on == on and about.at.get("quantity") == chart
             and name in summary
         }  # fmt: skip
         chance = {name: summary[level] for name in members if (level := reference_name("chance", name)) in summary}
-        title = CHART_TITLES.get(chart, columns[members[0]].group.heading) + (f" ({test})" if test else "")
-        yield chart + (f"_{test}" if test else ""), curves(history, members, title, chance=chance, levels=levels)
+        title = CHART_TITLES.get(chart, columns[members[0]].group.heading) + (f" ({on})" if on else "")
+        yield chart + (f"_{on}" if on else ""), curves(history, members, title, chance=chance, levels=levels)
 
 
 def _probe_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
     """What the probes drew at the last evaluation of the first seed; if that is not there, what they draw now."""
     for config in run.config.probes:
-        for test in ("", *run.config.tests) if config.reads_batch else ("",):
-            name = figure_name(config.kind, test)
+        for on in ("", *run.config.evaluate_on) if config.reads_batch else ("",):
+            name = figure_name(config.kind, on)
             figure = run.kept_figure(name)
             if figure is None and (run.lost_figure(name) or not run.has_ended(run.config.seeds[0])):
-                result = run.probe(config.kind, test=test or None)
-                figure = titled(result.figure(), test) if result.draw is not None else None
+                result = run.probe(config.kind, on=on or None)
+                figure = titled(result.figure(), on) if result.draw is not None else None
             if figure is not None:
                 yield name, figure
 
@@ -83,10 +83,10 @@ def _attention_maps(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
         if seen[name].shape[2] == 1:
             answer, target = (task.output_names[int(y)] for y in (logits[0, -1].argmax(), batch.targets[0, -1]))
             title = f"Attention of layer {layer + 1} at the last position: the answer is {answer}, right is {target}"
-            heads = [f"head {head + 1}" for head in range(model.config.attention.n_heads)]
+            heads = [f"L{layer}H{head}" for head in range(model.config.attention.n_heads)]
             pattern = seen[name][0, :, 0, : len(tokens)].cpu()
             yield f"{MAP}{layer + 1}", attention_map(pattern.tolist(), tokens, title, heads=heads)
             continue
         for head, pattern in enumerate(seen[name][0, :, : len(tokens), : len(tokens)].cpu()):
-            title = f"Attention of layer {layer + 1}, head {head + 1}, on one sequence"
-            yield f"{MAP}{layer + 1}_head{head + 1}", attention_map(pattern.tolist(), tokens, title)
+            title = f"Attention of layer {layer + 1} (head L{layer}H{head}) on one sequence"
+            yield f"{MAP}{layer + 1}_L{layer}H{head}", attention_map(pattern.tolist(), tokens, title)
