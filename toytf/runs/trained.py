@@ -1,0 +1,117 @@
+"""A run that trained a model: its task, its weights at any checkpoint, and probes on them."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+from toytf.build import build_model, build_probe, build_task, build_evaluate_on, pick_device
+from toytf.config.plugins import probe_config
+from toytf.errors import UserError, nearest
+from toytf.models.transformer import ToyTransformer
+from toytf.probe import ProbeResult, sharing
+from toytf.randomness import generator
+from toytf.runs.checkpoints import CheckpointStore
+from toytf.runs.run import Run
+from toytf.task import Batch, Task
+
+if TYPE_CHECKING:
+    from toytf.experiments.train.config import TrainExperimentConfig
+    from toytf.models.lens import HookedToyTransformer
+
+
+class TrainedRun(Run):
+    """A run whose experiment trains a model on a task."""
+
+    @cached_property
+    def config(self) -> "TrainExperimentConfig":
+        """The validated config."""
+        return cast("TrainExperimentConfig", super().config)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task of this run, on its device, or on what there is if this machine has no such device."""
+        try:
+            device = pick_device(self.config.device)
+        except UserError:
+            device = pick_device("auto")
+        return build_task(self.config.task, device)
+
+    def model(self, *, step: int | None = None, seed: int | None = None) -> ToyTransformer:
+        """The model of a seed (default: the first) at a checkpoint (default: the last)."""
+        task, seed = self.task, self._seed(seed)
+        store = CheckpointStore(self.checkpoints, seed)
+        steps = store.steps()
+        lost = self.finished and step is None
+        again = f": remove summary.json, and it is trained again by: {self.resume_command}" if lost else ""
+        if not steps:
+            raise UserError(f"{self.directory}: no checkpoint of seed {seed}{again or ' yet'}")
+        chosen = step if step is not None else self.config.train.steps if self.finished else store.newest()
+        if chosen not in steps:
+            there_are = ", ".join(map(str, steps))
+            raise UserError(
+                f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (there are: {there_are})"
+                + (again if step is None else "")
+            )
+        model = build_model(self.config.model, task, seed)
+        store.load_weights(chosen, dict(model.named_parameters()))
+        return model.eval()
+
+    def lens(self, *, step: int | None = None, seed: int | None = None) -> "HookedToyTransformer":
+        """The same model as a TransformerLens HookedRootModule."""
+        from toytf.models.lens import HookedToyTransformer
+
+        same = self.task.token_names == self.task.output_names
+        return HookedToyTransformer(self.model(step=step, seed=seed), outputs_are_tokens=same)
+
+    def has_ended(self, seed: int) -> bool:
+        """Has the training of a seed come to its last step?"""
+        return bool(CheckpointStore(self.checkpoints, seed).latest() == self.config.train.steps)
+
+    def batch(self, n: int, *, seed: int | None = None, on: str | None = None) -> Batch:
+        """Fresh sequences of the task, or of an entry of `evaluate_on`; neither training nor evaluation uses them."""
+        task = self._task_on(on)
+        return task.sample(n, generator(self._seed(seed), "inspection", device=task.device))
+
+    def probe(
+        self, kind: str, *, step: int | None = None, seed: int | None = None, on: str | None = None
+    ) -> ProbeResult:
+        """Run a probe on any checkpoint, with the options that this run's config gives it.
+
+        on: an entry of `evaluate_on` instead of the task itself.
+        """
+        return self.probes([kind], step=step, seed=seed, on=on)[kind]
+
+    def probes(
+        self, kinds: Iterable[str], *, step: int | None = None, seed: int | None = None, on: str | None = None
+    ) -> dict[str, ProbeResult]:
+        """Run several probes on a checkpoint, which share what they compute."""
+        task = self._task_on(on)
+        own = {probe.kind: probe for probe in self.config.probes}
+        chosen = [own.get(kind) or probe_config(kind) for kind in kinds]
+        for config in chosen:
+            config.check_fits(task.config)
+        model = self.model(step=step, seed=seed)
+        probes = {config.kind: build_probe(config) for config in chosen}
+        for probe in probes.values():
+            probe.check(model, task)
+        batch = self.batch(self.config.train.evaluation.sequences, seed=seed, on=on)
+        with sharing():
+            return {kind: probe(model, task, batch) for kind, probe in probes.items()}
+
+    @cached_property
+    def _evaluate_on(self) -> dict[str, Task]:
+        return build_evaluate_on(self.config.evaluation_tasks, self.task)
+
+    def _task_on(self, name: str | None) -> Task:
+        if name is None:
+            return self.task
+        if name not in self._evaluate_on:
+            there_are = nearest(name, self._evaluate_on) if self._evaluate_on else "it has no entries"
+            raise UserError(f'{self.directory}: evaluate_on of its config has no "{name}": {there_are}')
+        return self._evaluate_on[name]
+
+    def _seed(self, seed: int | None) -> int:
+        seeds = self.config.seeds
+        if seed is not None and seed not in seeds:
+            raise UserError(f"{self.directory}: no seed {seed} (there are: {', '.join(map(str, seeds))})")
+        return int(seeds[0] if seed is None else seed)
