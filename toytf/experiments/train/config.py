@@ -21,6 +21,7 @@ class TrainExperimentConfig(SeededConfig):
 
     implementation: ClassVar[str] = "toytf.experiments.train.experiment:Training"
     trains_model: ClassVar[bool] = True
+    renamed: ClassVar[dict[str, str]] = {"tests": "evaluate_on"}
 
     experiment: Literal["train"]
     task: AnyTask
