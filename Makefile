@@ -34,7 +34,7 @@ bench: $(READY)  ## speed, as ratios within one run
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "toytf needs Python 3.11 or newer"'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.training import learner_of, step_of
 from toytf.bench import best_seconds
 from toytf.config.plugins import load_config
+
+from .training import learner_of, step_of
 
 
 def measure() -> dict[str, float]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from benchmarks.training import learner_of, step_of
 from toytf.bench import best_seconds
 from toytf.build import build_probe
 from toytf.config.plugins import load_config
@@ -18,6 +17,8 @@ from toytf.models.config import ModelConfig
 from toytf.models.counts import count_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator
+
+from .training import learner_of, step_of
 
 N_TOKENS, N_OUTPUTS, T, BATCH = 129, 256, 32, 1024
 """32 subjects, 32 relations, 64 noise tokens and the end of the sequence; 8 answers a relation."""
