@@ -1,11 +1,11 @@
 # ruff: noqa: T201
-"""An induction head in one file: train three matrices, then look up in each what it should have stored.
+"""An induction head in one file: train three matrices, then ask each of them for what it should have stored.
 
     python docs/nano.py                    # seed 0, 300 steps, about ten seconds on one core; needs only torch
 
 The idea (Bietti et al. 2023, arXiv 2306.00802). A weight matrix can be an associative memory. Write one outer product
-per pair, W = Σ_z e_zᵀ u_f(z), where e and u are rows of random numbers. Such rows are almost orthogonal in high
-dimension, so e_z W is close to u_f(z), and the question z gets the answer f(z) = argmax_y e_z W u_yᵀ. If we know which
+per pair, W = Σ_z e_zᵀ u_f(z), where e_z and u_y are rows of random numbers. Such rows are almost orthogonal in high
+dimension, so e_z W points to u_f(z), and the question z gets the answer f(z) = argmax_y e_z W u_yᵀ. If we know which
 pairs a matrix of a transformer should store, we can ask the trained matrix for every one of them, and count.
 
 The task. Text is drawn from the bigrams of Shakespeare, character by character. Five characters are *triggers*: in each
@@ -16,10 +16,12 @@ sequence, every trigger has one output, drawn anew, which always follows it. Her
 
 So from its second occurrence on, the output of a trigger can be copied from the context. Two layers of attention do it:
 
-    layer 1     the token after a trigger looks one position back, and notes which trigger it saw there    W_KQ1
-    layer 2     a trigger looks for the token that noted this same trigger                                 W_KQ2
-                and copies that token to the output                                                        W_OV2
+    layer 1     every token looks one position back, and notes which token it saw there       W_KQ1
+    layer 2     a trigger looks for the token that noted this same trigger                    W_KQ2
+                and copies that token to the output                                           W_OV2
 
+What you will see. W_KQ2 and W_OV2 come to recall all their pairs, W_KQ1 about 0.7 of them. It fails at late positions:
+there, a trigger hardly ever comes for the first time, and one earlier occurrence is enough to copy its output from.
 This is `toytf run quickstart` without toytf: the same task, model, training and recall, but other random numbers.
 """
 
@@ -31,7 +33,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 SHAKESPEARE = Path(__file__).parents[1] / "tasks" / "bigram" / "data" / "shakespeare65.json"
 
@@ -39,17 +40,16 @@ K = 5  # triggers: tokens are numbered from the most frequent on, and the trigge
 T = 64  # tokens of a sequence
 d = 128  # length of all vectors
 
-
 # --- 1. The task ------------------------------------------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
-    """Sequences drawn together: all but `outputs` have the shape [sequence, position]."""
+    """Sequences drawn together; all but `outputs` have the shape [sequence, position]."""
 
     tokens: Tensor
-    targets: Tensor  # the next token at every position
-    in_context: Tensor  # true at a trigger that was seen before: its output is known from the context
-    untrapped: Tensor  # the same, without the sequences that come to go round in triggers for ever
+    targets: Tensor  # the next token
+    in_context: Tensor  # is this a trigger that was seen before, so that its output is known?
+    untrapped: Tensor  # the same, without the sequences that get into a circle of triggers
     outputs: Tensor  # [sequence, trigger]
 
 
@@ -65,7 +65,7 @@ def sample(counts: Tensor, n: int, generator: torch.Generator) -> Batch:
     def follow(z: Tensor, otherwise: Tensor) -> Tensor:
         return torch.where(z < K, outputs.gather(1, z.clamp(max=K - 1)), otherwise)
 
-    # To draw from probabilities p, throw a uniform number r and take the first y with p_0 + … + p_y > r.
+    # To draw y with probability q_y, draw r uniformly from 0 to 1 and take the first y with q_0 + … + q_y > r.
     first = counts.sum(1).cumsum(0) / counts.sum()
     following = counts.cumsum(1) / counts.sum(1, keepdim=True)
     r = torch.rand(T + 1, n, 1, dtype=torch.float64, generator=generator)
@@ -73,14 +73,14 @@ def sample(counts: Tensor, n: int, generator: torch.Generator) -> Batch:
     for t in range(1, T + 1):
         z = chain[-1]
         chain.append(follow(z, torch.searchsorted(following[z[:, 0]], r[t], right=True)))
-    z = torch.cat(chain, dim=1)
-    tokens, targets = z[:, :-1], z[:, 1:]
+    text = torch.cat(chain, dim=1)
+    tokens, targets = text[:, :-1], text[:, 1:]
 
-    seen = (tokens[:, :, None] == tokens[:, None, :]).tril().sum(2)  # occurrences of this token so far, itself included
-    in_context = (tokens < K) & (seen >= 2)
+    counter = (tokens[:, :, None] == tokens[:, None, :]).tril().sum(2)  # how often this token was seen, now included
+    in_context = (tokens < K) & (counter >= 2)
 
-    # Outputs may be triggers. With a → a, or a → b → a, the text never leaves them, and a model that only repeats itself
-    # looks good. A path that is still among K triggers after K steps must have closed such a circle.
+    # An output may be a trigger. With a → a, or a → b → a, the text never leaves the triggers, and a model that merely
+    # repeats looks good. A path that is still among the K triggers after K steps must have closed such a circle.
     end = torch.arange(K).expand(n, K)
     for _ in range(K):
         end = follow(end, end)
@@ -92,7 +92,7 @@ def sample(counts: Tensor, n: int, generator: torch.Generator) -> Batch:
 
 
 class InductionHead(nn.Module):
-    """Two layers of attention with one head each, no LayerNorm, no feed-forward part; x is a row, matrices act as x W.
+    """Two layers of attention with one head each, no LayerNorm, no feed-forward part; a matrix acts on a row as x W.
 
     Only W_KQ1, W_KQ2 and W_O2, a factor of W_OV2, are trained. All else stays as it was drawn.
     """
@@ -100,22 +100,20 @@ class InductionHead(nn.Module):
     def __init__(self, n_tokens: int, generator: torch.Generator) -> None:
         super().__init__()
 
-        def uniform(rows: int) -> Tensor:  # entries in ±1/√d
+        def uniform(rows: int) -> Tensor:  # entries from −1/√d to 1/√d
             return (2 * torch.rand(rows, d, generator=generator) - 1) / math.sqrt(d)
 
         self.e = torch.randn(n_tokens, d, generator=generator)  # e_z: token z where it is read
         self.p = torch.randn(T, d, generator=generator)  # p_t: position t
         self.u = uniform(n_tokens)  # u_y: token y where it is predicted
-        self.W_OV1 = uniform(d) @ uniform(d)  # turns e_z into ẽ_z = e_z W_OV1, which says "after z"
+        self.W_OV1 = uniform(d) @ uniform(d)  # makes of e_z another row, e_z W_OV1: "the token before me was z"
         self.W_V2 = uniform(d)
-        self.W_KQ1 = nn.Parameter(uniform(d))
-        self.W_KQ2 = nn.Parameter(uniform(d))
-        self.W_O2 = nn.Parameter(uniform(d))
+        self.W_KQ1, self.W_KQ2, self.W_O2 = (nn.Parameter(uniform(d)) for _ in range(3))
         self.future = torch.ones(T, T, dtype=torch.bool).triu(1)
 
     @property
     def W_OV2(self) -> Tensor:
-        """What an attended x adds to the stream is x W_OV2."""
+        """A token x that layer 2 attends to adds x W_OV2 to the stream."""
         return self.W_V2 @ self.W_O2
 
     def attention(self, x: Tensor, W_KQ: Tensor) -> Tensor:
@@ -126,7 +124,7 @@ class InductionHead(nn.Module):
         """Logits of the next token, [sequence, position, token]."""
         x = self.e[tokens] + self.p
         x = x + self.attention(x, self.W_KQ1) @ (x @ self.W_OV1)
-        # (x + A x W_OV2) uᵀ with the small matrices multiplied first, which saves a third of the time
+        # This is (x + A x W_OV2) uᵀ. To multiply the small matrices first saves time.
         return x @ self.u.T + self.attention(x, self.W_KQ2) @ (x @ (self.W_OV2 @ self.u.T))
 
 
@@ -152,57 +150,50 @@ def memories(model: InductionHead) -> dict[str, Memory]:
     }
 
 
-def recall(W: Tensor, keys: Tensor, values: Tensor) -> float:
-    """The fraction of the pairs with i = argmax_j keys_i W values_jᵀ. A guess gets one of len(values) right."""
-    return ((keys @ W @ values.T).argmax(1) == torch.arange(len(keys))).double().mean().item()
+def recall(memory: Memory) -> float:
+    """The fraction of the pairs i for which i = argmax_j keys_i W values_jᵀ; a guess is right in 1 of len(values)."""
+    answers = (memory.keys @ memory.W @ memory.values.T).argmax(1)
+    return (answers == torch.arange(len(answers))).double().mean().item()
 
 
-def ideal(keys: Tensor, values: Tensor) -> Tensor:
-    """The matrix one would write by hand, W = Σ_i keys_iᵀ values_i."""
-    return keys.T @ values
-
-
-# --- 4. Training and the table ----------------------------------------------------------------------------------------
+# --- 4. Training, and the table ---------------------------------------------------------------------------------------
 
 
 def train(counts: Tensor, steps: int, generator: torch.Generator) -> InductionHead:
-    """Minimise the cross-entropy at the triggers whose output is in the context."""
+    """Minimise the cross-entropy where the output of a trigger is known from the context."""
     model = InductionHead(len(counts), generator)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0)
-    for step in range(steps):
-        batch = sample(counts, 64, generator)  # always fresh: the model sees no sequence twice
-        loss = F.cross_entropy(model(batch.tokens)[batch.in_context], batch.targets[batch.in_context])
+    for step in range(1, steps + 1):
+        batch = sample(counts, 64, generator)  # fresh ones: no sequence is seen twice
+        loss = nn.functional.cross_entropy(model(batch.tokens)[batch.in_context], batch.targets[batch.in_context])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 50 == 0 or step == steps - 1:
-            recalls = "  ".join(f"{name} {recall(*memory[1:]):.2f}" for name, memory in memories(model).items())
-            print(f"step {step + 1:3}  loss {loss.item():.2f}  recall  {recalls}")
+        if step % 50 == 0:
+            recalls = ", ".join(f"{name} {recall(memory):.2f}" for name, memory in memories(model).items())
+            print(f"step {step}: loss {loss.item():.2f}, recall {recalls}")
     return model
 
 
-@torch.no_grad()
 def main() -> None:
-    """Train, and print each matrix beside the ideal one and beside chance."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("counts", nargs="?", type=Path, default=SHAKESPEARE, help="JSON file with a table of counts")
+    """Train, and print what each matrix recalls beside the ideal and beside chance."""
+    parser = argparse.ArgumentParser(description="Train an induction head, and ask its matrices what they store.")
+    parser.add_argument("counts", nargs="?", type=Path, default=SHAKESPEARE, help="table of character pairs (JSON)")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    counts, generator = read_counts(arguments.counts), torch.Generator().manual_seed(arguments.seed)
+    model = train(counts, arguments.steps, generator)
 
-    counts = read_counts(arguments.counts)
-    generator = torch.Generator().manual_seed(arguments.seed)
-    with torch.enable_grad():
-        model = train(counts, arguments.steps, generator)
-
-    print(f"\n{'matrix':8}{'its job':50}{'pairs':>6}{'learned':>9}{'ideal':>7}{'chance':>8}")
-    for name, (job, W, keys, values) in memories(model).items():
-        by_hand = recall(ideal(keys, values), keys, values)
-        print(f"{name:8}{job:50}{len(keys):6}{recall(W, keys, values):9.3f}{by_hand:7.0f}{1 / len(values):8.3f}")
-    batch = sample(counts, 256, generator)
+    print(f"\n{'matrix':8}{'its job':50}{'pairs':>6}{'learned':>9}{'ideal':>8}{'chance':>8}")
+    for name, memory in memories(model).items():
+        n, by_hand = len(memory.keys), memory._replace(W=memory.keys.T @ memory.values)  # W = Σ_i keys_iᵀ values_i
+        print(f"{name:8}{memory.job:50}{n:6}{recall(memory):9.3f}{recall(by_hand):8.3f}{1 / n:8.3f}")
+    batch = sample(counts, 256, generator)  # not trained on
     right = (model(batch.tokens).argmax(-1) == batch.targets).double()
-    print(f"\naccuracy where the answer is in the context: {right[batch.in_context].mean():.3f}", end="")
-    print(f", in untrapped sequences {right[batch.untrapped].mean():.3f}; ideal 1, chance {1 / len(counts):.3f}")
+    roles = {"where the answer is in the context": batch.in_context, "there, if not trapped": batch.untrapped}
+    for where, role in roles.items():
+        print(f"accuracy {where:55}{right[role].mean():9.3f}{1:8.3f}{1 / len(counts):8.3f}")
 
 
 if __name__ == "__main__":
