@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from toytf.memory import Association
     from toytf.models.lens import HookedToyTransformer
     from toytf.models.transformer import ToyTransformer
-    from toytf.runs import Run
+    from toytf.runs import Run, TrainedRun
 
 __version__ = "0.1.0"
 
-__all__ = ["Association", "HookedToyTransformer", "Run", "ToyTransformer", "load_config", "run"]
+__all__ = ["Association", "HookedToyTransformer", "Run", "ToyTransformer", "TrainedRun", "load_config", "run"]
 
 __getattr__ = lazy(
     __name__,
@@ -23,6 +23,7 @@ __getattr__ = lazy(
         "HookedToyTransformer": "toytf.models.lens",
         "Run": "toytf.runs",
         "ToyTransformer": "toytf.models.transformer",
+        "TrainedRun": "toytf.runs",
         "load_config": "toytf.config.plugins",
         "run": "toytf.experiments.launch",
     },
