@@ -20,8 +20,8 @@ So from its second occurrence on, the output of a trigger can be copied from the
     layer 2     a trigger looks for the token that noted this same trigger                    W_KQ2
                 and copies that token to the output                                           W_OV2
 
-What you will see. W_KQ2 and W_OV2 come to recall all their pairs, W_KQ1 about 0.7 of them. It fails at late positions:
-there, a trigger hardly ever comes for the first time, and one earlier occurrence is enough to copy its output from.
+What you will see. W_KQ2 and W_OV2 come to recall all their pairs, W_KQ1 about 0.7 of them. It fails mostly late in the
+sequence, where a trigger hardly ever comes for the first time: to copy its output, one occurrence before is enough.
 This is `toytf run quickstart` without toytf: the same task, model, training and recall, but other random numbers.
 """
 
