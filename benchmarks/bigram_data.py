@@ -13,13 +13,13 @@ from toytf.randomness import generator
 def loop_sequence(task: BigramTask, rng: np.random.Generator) -> NDArray[np.int64]:
     """One sequence of T + 1 tokens, token by token: the definition of the task, as slow as it reads."""
     unigram, bigram = task.unigram.double().numpy(), task.bigram.double().numpy()
-    law = task.output_law.double().numpy()
-    unigram, bigram, law = (p / p.sum(-1, keepdims=True) for p in (unigram, bigram, law))
+    output = task.output_distribution.double().numpy()
+    unigram, bigram, output = (p / p.sum(-1, keepdims=True) for p in (unigram, bigram, output))
     n = len(unigram)
     fixed = task.fixed_triggers
     k = task.config.n_triggers
     triggers = rng.choice(n, size=k, p=unigram, replace=False) if fixed is None else fixed.numpy()
-    output_of = {int(trigger): int(rng.choice(n, p=law[trigger])) for trigger in triggers}
+    output_of = {int(trigger): int(rng.choice(n, p=output[trigger])) for trigger in triggers}
     z = [int(rng.choice(n, p=unigram))]
     while len(z) < task.config.seq_len + 1:
         z.append(output_of[z[-1]] if z[-1] in output_of else int(rng.choice(n, p=bigram[z[-1]])))

@@ -33,8 +33,8 @@ MODEL = ModelConfig.model_validate(
         "embedding": "normal_over_d",
         "position": "none",
         "unembedding": "normal_over_d",
-        "attention": {"n_heads": 8, "d_head": 16, "residual": False, "law": "normal_over_out"},
-        "feed_forward": {"kind": "relu", "width": 256, "bias": True, "law": "normal_over_d"},
+        "attention": {"n_heads": 8, "d_head": 16, "residual": False, "init": "normal_over_out"},
+        "feed_forward": {"kind": "relu", "width": 256, "bias": True, "init": "normal_over_d"},
     }
 )
 

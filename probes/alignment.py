@@ -54,17 +54,17 @@ class Alignment(Probe):
         for held in learned:
             stored, M = held.association, held.association.scores(held.memory)
             chance: float | None = 0.0
-            if held.law is None:
+            if held.conditional is None:
                 W = hebbian(stored)
                 ideal, unit = stored.scores(W), score_unit(stored, held.memory)
                 wrong = worst_pairs(held, unit, self.config.worst) if 0 < unit < math.inf else []
             else:
-                ideal, wrong = held.law, worst_rows(held, held.law, self.config.worst)
+                ideal, wrong = held.conditional, worst_rows(held, held.conditional, self.config.worst)
                 M = M.softmax(1)
                 chance = cosine(exact(torch.ones_like(M)), exact(ideal))
             aligned = cosine(exact(M), exact(ideal))
             measured = [ALIGNMENT.measurement(aligned, ideal=1.0, chance=chance, measure="cosine")]
-            if held.law is None:
+            if held.conditional is None:
                 ratio, largest = (signal_to_crosstalk(stored, memory) for memory in (held.memory, W))
                 measured.append(ALIGNMENT.measurement(ratio, ideal=largest, chance=0.0, measure="signal_to_crosstalk"))
             measured = held.named(one for one in measured if one.value is not None)
@@ -89,12 +89,12 @@ def signal_to_crosstalk(association: Association, memory: Readable) -> float | N
     return float(right.mean()) / spread if rounding < spread < math.inf else None
 
 
-def worst_rows(held: Learned, law: Float[Tensor, "n m"], limit: int) -> list[str]:
-    """The keys of largest KL(law ‖ softmax M), as "key: KL 0.35, says answer, likeliest is target"."""
+def worst_rows(held: Learned, conditional: Float[Tensor, "n m"], limit: int) -> list[str]:
+    """The keys of largest KL(conditional ‖ softmax M), as "key: KL 0.35, says answer, likeliest is target"."""
     stored = held.association
     scores = stored.scores(held.memory)
-    divergence = torch.nn.functional.kl_div(scores.log_softmax(1), law, reduction="none").sum(1)
-    said, likeliest = scores.argmax(1).tolist(), law.argmax(1).tolist()
+    divergence = torch.nn.functional.kl_div(scores.log_softmax(1), conditional, reduction="none").sum(1)
+    said, likeliest = scores.argmax(1).tolist(), conditional.argmax(1).tolist()
     return [
         f"{stored.key_name(z)}: KL {float(divergence[z]):.2f}, says {stored.value_name(said[z])}, "
         f"likeliest is {stored.value_name(likeliest[z])}"

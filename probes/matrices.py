@@ -21,8 +21,8 @@ from toytf.task import Memory, Task
 class Learned:
     """What a model holds where an Association should be: W [d_out d_in], all heads summed, or a non-linear map.
 
-    rank is the width that W passes through: all heads together when it is factored; slot is where the model has it; law
-    is the distribution that should be stored instead of single answers, if any (see `toytf.task.Memory`).
+    rank is the width that W passes through: all heads together when it is factored; slot is where the model has it;
+    conditional is p(y|z), if that should be stored instead of single answers (see `toytf.task.Memory`).
     """
 
     name: str
@@ -30,7 +30,7 @@ class Learned:
     memory: Readable
     rank: int
     slot: Slot
-    law: Float[Tensor, "n m"] | None = None
+    conditional: Float[Tensor, "n m"] | None = None
 
     def named(self, measured: Iterable[Measurement]) -> list[Measurement]:
         """Measurements as those of this memory."""
@@ -55,7 +55,7 @@ def learned_memories(model: ToyTransformer, task: Task) -> list[Learned]:
         if _is_linear(model, wanted.slot):
             read = model.read(wanted.slot, identity).T  # the model has x @ W, an Association W e
         rank = _width(model, wanted.slot)
-        found.append(Learned(name, wanted.association, read, rank, wanted.slot, wanted.law))
+        found.append(Learned(name, wanted.association, read, rank, wanted.slot, wanted.conditional))
     return found
 
 

@@ -3,7 +3,8 @@
 R(Ŵ) = (1/n) Σ_z 1{f(z) = argmax_y u_yᵀ Ŵ e_z}, over the candidates of each memory (Bietti et al. 2023, §5).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from probes.config import MemoryRecallProbeConfig
 from probes.matrices import memories
-from toytf.measurement import Group, Measurement, Scalar
+from toytf.measurement import Group, Headline, Measurement, Scalar
 from toytf.memory import Association
 from toytf.memory.association import Readable
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Task
+from toytf.task import Batch, Memory, Task
 
 RECALL = Group(
     "recall", "Recall, as a fraction of the pairs", "At 1 a learned matrix gives the right answer for every pair that "
@@ -27,6 +28,7 @@ RECALL = Group(
 KL = Group(
     "kl", "Divergence from the distribution to be stored", "At 0 the model predicts what it should store; chance is a "
     "prediction that is the same for all.", unit="nats",
+    headline=(Headline("*", "divergence from the distribution to be stored (nats)", 2),),
 )  # fmt: skip
 
 
@@ -45,34 +47,47 @@ class MemoryRecall(Probe):
         """Measure every memory of the task that the model has room for; the batch is not used."""
         found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
-        for name, memory in memories(model, task).items():
+        wanted = memories(model, task)
+        group = replace(RECALL, headline=tuple(_headlines(wanted, task)))
+        for name, memory in wanted.items():
             stored, read = memory.association, partial(model.read, memory.slot)
-            own = _recall(stored, read, {"memory": name})
+            own = _recall(stored, read, {"memory": name}, group)
             failures[own[0].flat] = stored.failures(read, self.config.failures)
             found += own
             for view, association in memory.views:
-                found += _recall(association, read, {"memory": name, **view})
+                found += _recall(association, read, {"memory": name, **view}, group)
             n_heads = model.config.attention.n_heads
             if n_heads > 1 and memory.slot.part != "FF":
                 for head in range(n_heads):
-                    found += _recall(stored, partial(read, head=head), {"memory": name, "head": head})
-            if memory.law is not None:
+                    found += _recall(stored, partial(read, head=head), {"memory": name, "head": head}, group)
+            if memory.conditional is not None:
                 logits = stored.scores(read)
-                chance = _divergence(memory.law, torch.zeros_like(logits))
-                found.append(KL.measurement(_divergence(memory.law, logits), ideal=0.0, chance=chance, memory=name))
+                chance = _divergence(memory.conditional, torch.zeros_like(logits))
+                found.append(
+                    KL.measurement(_divergence(memory.conditional, logits), ideal=0.0, chance=chance, memory=name)
+                )
         return ProbeResult(found, failures)
 
 
-def _recall(association: Association, read: Readable, at: Mapping[str, Scalar]) -> list[Measurement]:
+def _headlines(wanted: Mapping[str, Memory], task: Task) -> Iterator[Headline]:
+    """What each memory is for; those that solve the task come first."""
+    for name, memory in wanted.items():
+        n, rank = len(memory.association.keys), int(bool(task.solution) and name not in task.solution)
+        yield Headline(name, f"{memory.job or 'recall'} ({n} pairs)", rank)
+        if memory.job_weighted:
+            yield Headline(f"{name}_weighted", memory.job_weighted, rank + 1)
+
+
+def _recall(association: Association, read: Readable, at: Mapping[str, Scalar], group: Group) -> list[Measurement]:
     """With every pair counted alike and, if pairs have weights, by weight."""
     chance = association.chance
-    found = [RECALL.measurement(float(association.recall(read)), ideal=1.0, chance=chance)]
+    found = [group.measurement(float(association.recall(read)), ideal=1.0, chance=chance)]
     if association.weights is not None and association.weights.any():
         weighted = float(association.recall(read, weighted=True))
-        found.append(RECALL.measurement(weighted, ideal=1.0, chance=chance, weighted=True))
+        found.append(group.measurement(weighted, ideal=1.0, chance=chance, weighted=True))
     return [measured.placed(at) for measured in found]
 
 
-def _divergence(law: Float[Tensor, "n m"], logits: Float[Tensor, "n m"]) -> float:
-    """Mean over keys of KL(law ‖ softmax(logits)), in nats."""
-    return float(torch.nn.functional.kl_div(logits.log_softmax(1), law, reduction="batchmean"))
+def _divergence(conditional: Float[Tensor, "n m"], logits: Float[Tensor, "n m"]) -> float:
+    """Mean over keys of KL(conditional ‖ softmax(logits)), in nats."""
+    return float(torch.nn.functional.kl_div(logits.log_softmax(1), conditional, reduction="batchmean"))

@@ -9,7 +9,7 @@ import torch
 from probes.config import SpectrumProbeConfig
 from probes.matrices import learned_matrices
 from toytf.measurement import Measurement
-from toytf.memory.measures import measure_spectrum, spectrum_laws
+from toytf.memory.measures import compared_spectra, measure_spectrum
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
@@ -28,12 +28,12 @@ class Spectrum(Probe):
         for held, W in learned_matrices(model, task):
             n = len(held.association.keys)
             found += held.named(measure_spectrum(W, n))
-            panels[held.name] = spectrum_laws(W, n)
+            panels[held.name] = compared_spectra(W, n)
 
         def draw() -> object:
             from toytf.figures import ranked
 
-            drawn = {name: laws for name, laws in panels.items() if laws}
+            drawn = {name: spectra for name, spectra in panels.items() if spectra}
             return ranked(drawn, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")
 
         return ProbeResult(found, draw=draw)

@@ -100,7 +100,7 @@ def _grafts(model: ToyTransformer, trial: ToyTransformer, task: Task, strength: 
         norms[held.slot] = W.norm()
     grafts, reason = [], f"task {task.config.kind} has no memory with single answers that is a matrix of this model"
     for slot, memories in held_in.items():
-        if any(held.law is not None for held in memories):
+        if any(held.conditional is not None for held in memories):
             continue
         ideal = torch.stack([hebbian(held.association) for held in memories]).sum(0)
         W = strength * norms[slot] / ideal.norm().clamp_min(1e-12) * ideal

@@ -1,4 +1,4 @@
-"""Draws from a law, many at once on the device."""
+"""Draws from a distribution, many at once on the device."""
 
 from dataclasses import dataclass
 
@@ -20,12 +20,12 @@ class AliasTable:
     other: Int[Tensor, "row column"]
 
     @classmethod
-    def build(cls, law: NDArray[np.float64], device: torch.device) -> "AliasTable":
+    def build(cls, rows: NDArray[np.float64], device: torch.device) -> "AliasTable":
         """Prepare the rows of a stochastic matrix."""
-        n_rows, n = law.shape
+        n_rows, n = rows.shape
         keep, other = np.ones((n_rows, n)), np.tile(np.arange(n), (n_rows, 1))
         for row in range(n_rows):
-            mass = law[row] * n / law[row].sum()
+            mass = rows[row] * n / rows[row].sum()
             small, large = list(np.flatnonzero(mass < 1)), list(np.flatnonzero(mass >= 1))
             while small and large:
                 low, high = small.pop(), large.pop()

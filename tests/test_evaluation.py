@@ -65,12 +65,12 @@ def by_brute_force(model: ToyTransformer, task: Task, batch: Batch) -> dict[str,
         for t in (t for t, asked in enumerate(row) if asked):
             scores, target = logits[b, t].tolist(), int(batch.targets[b, t])
             total = sum(math.exp(score) for score in scores)
-            law = [math.exp(score) / total for score in scores]
-            found.setdefault("accuracy", []).append(float(max(range(len(law)), key=law.__getitem__) == target))
-            found.setdefault("loss", []).append(-math.log(law[target]))
-            found.setdefault("p_correct", []).append(law[target])
+            p = [math.exp(score) / total for score in scores]
+            found.setdefault("accuracy", []).append(float(max(range(len(p)), key=p.__getitem__) == target))
+            found.setdefault("loss", []).append(-math.log(p[target]))
+            found.setdefault("p_correct", []).append(p[target])
             for name, rival in rivals.items():
-                found.setdefault(f"p_{name}", []).append(law[rival[b][t]])
+                found.setdefault(f"p_{name}", []).append(p[rival[b][t]])
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toytf.figures import COLOURS, PowerLaw, heat_maps, lines, power_laws
+from toytf.figures import COLOURS, Series, heat_maps, lines, scaling_curves
 
 NAMES = ["a", "b", "c"]
 
@@ -44,8 +44,8 @@ def test_no_panels_is_an_empty_figure() -> None:
 
 @pytest.mark.parametrize(("log_y", "axis"), [(True, "log"), (False, "linear")])
 def test_fractions_have_a_linear_axis(log_y: bool, axis: str) -> None:
-    law = PowerLaw([1.0, 2.0], [0.0, 1.0], [None, None], [None, None])
-    figure = power_laws({"a": law}, "title", x="n", y="recall", guides={}, log_y=log_y)
+    series = Series([1.0, 2.0], [0.0, 1.0], [None, None], [None, None])
+    figure = scaling_curves({"a": series}, "title", x="n", y="recall", guides={}, log_y=log_y)
     assert figure.layout.yaxis.type == axis
 
 

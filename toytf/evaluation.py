@@ -1,6 +1,7 @@
 """Loss and accuracy by role, and the probes, on a held-out batch."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -82,9 +83,10 @@ def role_metrics(
         totals += _by_role(forward(model, part.tokens, part.last), part, task)
     means = totals / totals[:, 2:].clamp(min=1)
     known = {} if task is None else task.references()
+    group = EVAL if task is None else replace(EVAL, headline=task.headline)
     return [
         Measurement(
-            Quantity(EVAL, at={"role": role, "quantity": quantity}), value, known.get((role, quantity), NOTHING)
+            Quantity(group, at={"role": role, "quantity": quantity}), value, known.get((role, quantity), NOTHING)
         )
         for role, (loss, accuracy, occurs) in zip(batch.roles, means.tolist(), strict=True)
         for quantity, value in (("loss", loss), ("accuracy", accuracy))
@@ -115,13 +117,13 @@ def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, f
     if not role.any():
         return {}
     logits = _logits(model, batch)
-    law = logits.softmax(-1)
+    p = logits.softmax(-1)
     values = {
         "accuracy": token_accuracy(logits, batch),
         "loss": token_loss(logits, batch),
-        "p_correct": law.gather(2, batch.targets[..., None])[..., 0],
+        "p_correct": p.gather(2, batch.targets[..., None])[..., 0],
     }
-    values |= {f"p_{name}": law.gather(2, rival[..., None])[..., 0] for name, rival in task.rivals(batch).items()}
+    values |= {f"p_{name}": p.gather(2, rival[..., None])[..., 0] for name, rival in task.rivals(batch).items()}
     return {name: float(role_mean(value, role)) for name, value in values.items()}
 
 

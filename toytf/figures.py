@@ -213,7 +213,7 @@ def histograms(
 def ranked(
     panels: Mapping[str, Mapping[str, "NDArray[np.float64]"]], title: str, *, measured: str, y: str
 ) -> go.Figure:
-    """Values in descending order against their rank, one panel below the other: one label as dots, laws as lines."""
+    """Values in descending order against their rank, one panel below another: `measured` as dots, others as lines."""
     figure, in_legend = _panels(panels), _first_of_each()
     for row, values_by_label in enumerate(panels.values(), start=1):
         for i, (label, values) in enumerate(values_by_label.items()):
@@ -228,7 +228,7 @@ def ranked(
 
 
 @dataclass
-class PowerLaw:
+class Series:
     """Points of one curve: measured with spread, and what the theory predicts, where it does."""
 
     x: list[float] = field(default_factory=list)
@@ -244,8 +244,8 @@ class PowerLaw:
         self.theory.append(theory)
 
 
-def power_laws(
-    laws: Mapping[str, PowerLaw],
+def scaling_curves(
+    curves: Mapping[str, Series],
     title: str,
     *,
     x: str,
@@ -258,25 +258,25 @@ def power_laws(
     log_y=False: for fractions, which may be 0.
     """
     figure = go.Figure()
-    for i, (label, law) in enumerate(laws.items()):
+    for i, (label, curve) in enumerate(curves.items()):
         colour = COLOURS[i % len(COLOURS)]
         dots = go.Scatter(
-            x=law.x, y=law.measured, error_y={"array": [spread or 0 for spread in law.spread]}, name=label,
+            x=curve.x, y=curve.measured, error_y={"array": [spread or 0 for spread in curve.spread]}, name=label,
             legendgroup=label, mode="markers+lines", line={"color": colour, "width": 1}, marker_size=7,
         )  # fmt: skip
         figure.add_trace(dots)
-        if any(value is not None for value in law.theory):
+        if any(value is not None for value in curve.theory):
             dashed = {"color": colour, "dash": "dash", "width": 2}
-            curve = go.Scatter(
-                x=law.x,
-                y=law.theory,
+            predicted = go.Scatter(
+                x=curve.x,
+                y=curve.theory,
                 name="theory" if label == MEASURED else f"theory: {label}",
                 legendgroup=label,
                 mode="lines",
                 line=dashed,
             )
-            figure.add_trace(curve)
-    ticks = sorted({value for law in laws.values() for value in law.x})
+            figure.add_trace(predicted)
+    ticks = sorted({value for curve in curves.values() for value in curve.x})
     for label, guide in guides.items():
         dotted = {"color": "gray", "dash": "dot", "width": 1.5}
         figure.add_trace(go.Scatter(x=ticks, y=[*map(guide, ticks)], name=label, mode="lines", line=dotted))
@@ -285,14 +285,14 @@ def power_laws(
     return _styled(figure, title, x=x, height=520)
 
 
-def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, PowerLaw]:
+def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, Series]:
     """Rows of `toytf.tidy.over_seeds` as curves: by the x of each, a column or a function of it, and its label."""
-    found: dict[str, PowerLaw] = {}
+    found: dict[str, Series] = {}
     rows: Iterator[Any] = table.itertuples()
     for row in rows:
         at = getattr(row, x) if isinstance(x, str) else x(row)
         spread, predicted = (None if np.isnan(value) else float(value) for value in (row.spread, row.theory))
-        found.setdefault(label(row), PowerLaw()).add(float(at), float(row.value), spread, predicted)
+        found.setdefault(label(row), Series()).add(float(at), float(row.value), spread, predicted)
     return found
 
 
@@ -317,7 +317,7 @@ def group_figures(
             words = [*filter(None, [row.name]), *(f"{factor} {getattr(row, factor)}" for factor in others)]
             return ", ".join(words) or MEASURED
 
-        figure = power_laws(
+        figure = scaling_curves(
             series(rows, numeric[0], label), groups[str(name)].title, x=numeric[0], y=groups[str(name)].unit, guides={},
             log_y=bool((rows["value"] > 0).all()),
         )  # fmt: skip

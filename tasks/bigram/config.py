@@ -50,7 +50,7 @@ class BigramConfig(TaskConfig):
     trigger_offset: NonNegativeInt = 0
     """With fixed triggers, skip this many of the most frequent characters."""
     outputs: Literal["uniform", "bigram"] = "uniform"
-    """The law of a trigger's output: uniform over the vocabulary, or what follows the trigger in the corpus."""
+    """How a trigger's output is drawn: uniformly from the vocabulary, or as what follows the trigger in the corpus."""
     no_repeat: bool = False
     """Never let a trigger be its own output."""
     noise: NoiseConfig | None = None

@@ -1,13 +1,18 @@
 """What can be had on a bigram batch without induction, and what the best predictor gets."""
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from toytf.measurement import Measurement, Reference
+from toytf.measurement import Headline, Measurement, Reference
 from toytf.task import FLOOR, Batch
+
+HEURISTIC = replace(
+    FLOOR, headline=(Headline("untrapped_accuracy/most_frequent", "to beat: name the most frequent token so far", 1),)
+)
 
 
 def most_frequent_so_far(tokens: Int[Tensor, "batch position"], n_tokens: int) -> Int[Tensor, "batch position"]:
@@ -34,7 +39,7 @@ def heuristic_floors(batch: Batch, n_tokens: int) -> list[Measurement]:
         asked = batch.roles[role]
         if asked.any():
             accuracy = float((guess == batch.targets)[asked].float().mean())
-            floors.append(FLOOR.measurement(accuracy, role=role, quantity="accuracy", heuristic=heuristic))
+            floors.append(HEURISTIC.measurement(accuracy, role=role, quantity="accuracy", heuristic=heuristic))
     return floors
 
 
@@ -48,10 +53,10 @@ def _followed_by_another(batch: Batch, token: int) -> Bool[Tensor, "batch positi
 def optimal_levels(
     batch: Batch,
     bigram: Float[Tensor, "token token"],
-    output_law: Float[Tensor, "token token"],
+    output_distribution: Float[Tensor, "token token"],
     noise: tuple[float, int] | None = None,
 ) -> dict[tuple[str, str], Reference]:
-    """The best loss and accuracy by role, knowing the triggers: copy, else the output law, else the bigram law.
+    """The best loss and accuracy by role, knowing the triggers: copy, else p(output), else p(bigram).
 
     Averaged over the positions of a sample; chance is a uniform guess. With noise (α, τ), an output is known once the
     trigger has been followed by something else than τ; then the best loss is the entropy of α. (An output that is τ
@@ -61,12 +66,12 @@ def optimal_levels(
     alpha, token = noise or (0.0, -1)
     if alpha:
         known = known & _followed_by_another(batch, token)
-        output_law = (1 - alpha) * output_law
-        output_law[:, token] += alpha
-    law = torch.where(batch.roles["trigger"][..., None], output_law[batch.tokens], bigram[batch.tokens])
+        output_distribution = (1 - alpha) * output_distribution
+        output_distribution[:, token] += alpha
+    p = torch.where(batch.roles["trigger"][..., None], output_distribution[batch.tokens], bigram[batch.tokens])
     copying = torch.tensor([alpha, 1 - alpha])
-    loss = torch.special.entr(law).sum(-1).masked_fill(known, float(torch.special.entr(copying).sum()))
-    accuracy = law.amax(-1).masked_fill(known, float(copying.max()))
+    loss = torch.special.entr(p).sum(-1).masked_fill(known, float(torch.special.entr(copying).sum()))
+    accuracy = p.amax(-1).masked_fill(known, float(copying.max()))
     n = len(bigram)
     levels: dict[tuple[str, str], Reference] = {}
     for role, mask in batch.roles.items():

@@ -39,6 +39,8 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
                 ({"view": f"{EARLY}"}, previous_position(p[:EARLY])),
                 ({"view": f"{EARLY}", "criterion": "causal"}, previous_position(p[:EARLY], causal=True)),
             ],
+            job="look one position back",
+            job_weighted="the same, by how often a position needs it",
         )
     if model.config.n_layers < 2:
         return memories
@@ -48,18 +50,23 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
     triggers = everything[task.unigram > 0] if task.fixed_triggers is None else task.fixed_triggers
     remapped = model.read(Slot("OV", 0), e).detach()
     memories["W_KQ2"] = Memory(
-        _same_token(e, remapped, triggers, names, task.trigger_law[triggers]),
+        _same_token(e, remapped, triggers, names, task.trigger_frequency[triggers]),
         Slot("KQ", 1),
+        job="find the token after the same trigger",
     )
-    outputs = everything[(task.output_law > 0).any(0)]
-    output_frequency = task.trigger_law / task.trigger_law.sum() @ task.output_law
-    memories["W_OV2"] = Memory(_same_token(e, u, outputs, names, output_frequency[outputs]), Slot("OV", 1))
+    outputs = everything[(task.output_distribution > 0).any(0)]
+    output_frequency = task.trigger_frequency / task.trigger_frequency.sum() @ task.output_distribution
+    memories["W_OV2"] = Memory(
+        _same_token(e, u, outputs, names, output_frequency[outputs]),
+        Slot("OV", 1),
+        job="copy the attended token to the output",
+    )
     if model.feed_forward(1) is not None:
         used = torch.ones(len(e), dtype=torch.bool, device=e.device)
         if task.fixed_triggers is not None:
             used[task.fixed_triggers] = False
-        law = task.bigram[used]
-        likeliest = law.argmax(1)
+        conditional = task.bigram[used]
+        likeliest = conditional.argmax(1)
         stored = Association(
             e[used],
             u,
@@ -68,18 +75,19 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
             key_names=tuple(name for name, kept in zip(names, used.tolist(), strict=True) if kept),
             value_names=names,
         )
-        memories["FF2"] = Memory(stored, Slot("FF", 1), law=law)
+        memories["FF2"] = Memory(stored, Slot("FF", 1), conditional=conditional, job="know the bigrams of the text")
         if task.noise is not None:
             memories["FF2_noise"] = Memory(
                 Association(
                     e[triggers],
                     u,
                     torch.full_like(triggers, task.noise[1]),
-                    weights=task.trigger_law[triggers],
+                    weights=task.trigger_frequency[triggers],
                     key_names=tuple(names[token] for token in triggers.tolist()),
                     value_names=names,
                 ),
                 Slot("FF", 1),
+                job="answer a trigger with the noise token",
             )
     return memories
 

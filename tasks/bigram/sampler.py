@@ -8,11 +8,11 @@ from tasks.alias import AliasTable
 
 
 def draw_without_replacement(
-    law: Float[Tensor, "n"], batch: int, k: int, generator: torch.Generator
+    p: Float[Tensor, "n"], batch: int, k: int, generator: torch.Generator
 ) -> Int[Tensor, "batch k"]:
-    """k successive draws without replacement per row (the largest k of log p + Gumbel noise follow that law)."""
-    exponential = torch.empty(batch, len(law), device=law.device).exponential_(generator=generator)
-    return (law.log() - exponential.log()).topk(k).indices
+    """k successive draws without replacement per row (as the largest k of log p + Gumbel noise are distributed)."""
+    exponential = torch.empty(batch, len(p), device=p.device).exponential_(generator=generator)
+    return (p.log() - exponential.log()).topk(k).indices
 
 
 def draw_chains(

@@ -50,6 +50,10 @@ class BigramTask(Task):
     config: BigramConfig
     solution = ("W_KQ1", "W_KQ2", "W_OV2")
     goal = "in_context"
+    role_phrases: Mapping[str, str] = {
+        "in_context": "answers that the context determines",
+        "untrapped": "the same, without sequences that loop among triggers",
+    }
 
     def __init__(self, config: BigramConfig, device: torch.device) -> None:
         super().__init__(config, device)
@@ -77,7 +81,7 @@ class BigramTask(Task):
         self.token_names = self.output_names = tuple(_VISIBLE.get(name, name) for name in names)
         self.unigram = self._tensor(unigram)
         self.bigram = self._tensor(bigram)
-        self.output_law = self._tensor(output)
+        self.output_distribution = self._tensor(output)
         self._first = AliasTable.build(unigram[None], device)
         self._transition = AliasTable.build(bigram, device)
         self._output = AliasTable.build(output, device)
@@ -94,7 +98,7 @@ class BigramTask(Task):
         return torch.arange(first, first + self.config.n_triggers, device=self.device)
 
     @property
-    def trigger_law(self) -> Float[Tensor, "token"]:
+    def trigger_frequency(self) -> Float[Tensor, "token"]:
         """How often each token is a trigger that occurs, up to scale: π_u, on the triggers if they are fixed."""
         if self.fixed_triggers is None:
             return self.unigram
@@ -144,7 +148,7 @@ class BigramTask(Task):
 
     @cached_property
     def _levels(self) -> Mapping[tuple[str, str], Reference]:
-        return optimal_levels(self.survey, self.bigram, self.output_law, self.noise)
+        return optimal_levels(self.survey, self.bigram, self.output_distribution, self.noise)
 
     def references(self) -> Mapping[tuple[str, str], Reference]:
         """Optimal and chance accuracy and loss by role."""

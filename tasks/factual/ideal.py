@@ -173,10 +173,10 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
     )
     if missing:
         raise UserError(f"model.init = ideal: the construction for task {task.config.kind} needs {missing}")
-    if feed_forward is not None and feed_forward.law == "zeros" and task.config.construction.pairs == "least_squares":
+    if feed_forward is not None and feed_forward.init == "zeros" and task.config.construction.pairs == "least_squares":
         raise UserError(
-            "model.init = ideal: least squares keeps the hidden units as drawn, and model.feed_forward.law = zeros "
-            "leaves them blind: choose a random law"
+            "model.init = ideal: least squares keeps the hidden units as drawn, and model.feed_forward.init = zeros "
+            "leaves them blind: choose a random distribution"
         )
     strengths = [name for name in BETA if feed_forward is not None or name != "FF1"]
     for name in beta:

@@ -35,7 +35,7 @@ def factual_memories(task: "FactualTask", model: ToyTransformer) -> dict[str, Me
         key_names=tuple(f"{table.subject_names[s]}, {table.relation_names[r]}" for s, r in table.pairs),
         value_names=table.answer_names,
     )
-    return {"FF1": Memory(stored, Slot("FF", 0))}
+    return {"FF1": Memory(stored, Slot("FF", 0), job="answer each pair of a subject and a relation")}
 
 
 @shared

@@ -17,14 +17,15 @@ COLUMNS = ("subject", "relation", "attribute")
 UNKNOWN = -1
 """The entry of a pair about which nothing is said."""
 
-Law = Float[np.ndarray, "_"]
+Distribution = Float[np.ndarray, "_"]
+"""The probability of each subject, or of each relation."""
 
 
 @dataclass(frozen=True, eq=False)
 class FactTable:
     """a*(s, r), and the answer set A_r of each relation.
 
-    answers[s, r]: the number of the answer, −1 where a file says nothing; sets[r, a]: does a belong to A_r? Laws p(s),
+    answers[s, r]: the number of the answer, −1 where a file says nothing; sets[r, a]: does a belong to A_r? p(s) and
     p(r) are uniform if not given; pairs that are unknown have no mass.
     """
 
@@ -65,44 +66,57 @@ class FactTable:
         """Subject and relation of every fact, subject by subject."""
         return np.argwhere(self.known)
 
-    def pair_law(self, subject_law: Law | None = None, relation_law: Law | None = None) -> Float[np.ndarray, "S R"]:
+    def pair_distribution(
+        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
+    ) -> Float[np.ndarray, "S R"]:
         """p(s, r) ∝ p(s) p(r) over the known pairs."""
-        p_s = np.ones(self.n_subjects) if subject_law is None else subject_law
-        p_r = np.ones(self.n_relations) if relation_law is None else relation_law
+        p_s = np.ones(self.n_subjects) if subject_distribution is None else subject_distribution
+        p_r = np.ones(self.n_relations) if relation_distribution is None else relation_distribution
         mass = np.outer(p_s, p_r) * self.known
-        law: Float[np.ndarray, "S R"] = mass / mass.sum()
-        return law
+        p: Float[np.ndarray, "S R"] = mass / mass.sum()
+        return p
 
-    def answer_law(self, subject_law: Law | None = None, relation_law: Law | None = None) -> Float[np.ndarray, "A"]:
+    def answer_distribution(
+        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
+    ) -> Float[np.ndarray, "A"]:
         """p(a)."""
-        law: Float[np.ndarray, "A"] = self._joint(1, subject_law, relation_law).sum(0)
-        return law
+        p: Float[np.ndarray, "A"] = self._joint(1, subject_distribution, relation_distribution).sum(0)
+        return p
 
     def answers_given_relation(
-        self, subject_law: Law | None = None, relation_law: Law | None = None
+        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
     ) -> Float[np.ndarray, "R A"]:
         """p(a|r)."""
-        return _normalised(self._joint(1, subject_law, relation_law))
+        return _normalised(self._joint(1, subject_distribution, relation_distribution))
 
     def answers_given_subject(
-        self, subject_law: Law | None = None, relation_law: Law | None = None
+        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
     ) -> Float[np.ndarray, "S A"]:
         """p(a|s)."""
-        return _normalised(self._joint(0, subject_law, relation_law))
+        return _normalised(self._joint(0, subject_distribution, relation_distribution))
 
-    def entropy(self, subject_law: Law | None = None, relation_law: Law | None = None) -> float:
+    def entropy(
+        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
+    ) -> float:
         """H(a) = −Σ_a p(a) ln p(a): the loss of a model that knows only how often each answer comes."""
-        return _entropy(self.answer_law(subject_law, relation_law))
+        return _entropy(self.answer_distribution(subject_distribution, relation_distribution))
 
-    def conditional_entropy(self, subject_law: Law | None = None, relation_law: Law | None = None) -> float:
+    def conditional_entropy(
+        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
+    ) -> float:
         """H(a|r) = H(a, r) − H(r): the loss of a model that knows the relation but not the subject."""
-        joint = self._joint(1, subject_law, relation_law)
+        joint = self._joint(1, subject_distribution, relation_distribution)
         return _entropy(joint) - _entropy(joint.sum(1))
 
-    def _joint(self, axis: int, subject_law: Law | None, relation_law: Law | None) -> Float[np.ndarray, "n A"]:
+    def _joint(
+        self, axis: int, subject_distribution: Distribution | None, relation_distribution: Distribution | None
+    ) -> Float[np.ndarray, "n A"]:
         """p(s, a) for axis 0, p(r, a) for axis 1."""
-        law, mass = self.pair_law(subject_law, relation_law), np.zeros((self.answers.shape[axis], self.n_answers))
-        np.add.at(mass, (self.pairs[:, axis], self.answers[self.known]), law[self.known])
+        p, mass = (
+            self.pair_distribution(subject_distribution, relation_distribution),
+            np.zeros((self.answers.shape[axis], self.n_answers)),
+        )
+        np.add.at(mass, (self.pairs[:, axis], self.answers[self.known]), p[self.known])
         return mass
 
     def restricted(self, subjects: Sequence[str] = (), relations: Sequence[str] = ()) -> "FactTable":
@@ -221,10 +235,10 @@ def _numbers(chosen: Sequence[str], names: tuple[str, ...], what: str) -> list[i
 
 
 def _normalised(mass: Float[np.ndarray, "n A"]) -> Float[np.ndarray, "n A"]:
-    law: Float[np.ndarray, "n A"] = mass / mass.sum(1, keepdims=True)
-    return law
+    p: Float[np.ndarray, "n A"] = mass / mass.sum(1, keepdims=True)
+    return p
 
 
-def _entropy(law: Float[np.ndarray, "..."]) -> float:
-    positive = law[law > 0]
+def _entropy(p: Float[np.ndarray, "..."]) -> float:
+    positive = p[p > 0]
     return float(-(positive * np.log(positive)).sum())

@@ -19,6 +19,7 @@ With `last: relation` there is no end token, and the relation stands at the last
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -30,13 +31,16 @@ from tasks.alias import AliasTable
 from tasks.factual.config import FactualConfig
 from tasks.factual.ideal import write_ideal
 from tasks.factual.memories import factual_memories
-from tasks.factual.table import FactTable, Law, random_table, structured_table, table_of
-from toytf.measurement import Measurement, Reference
+from tasks.factual.table import Distribution, FactTable, random_table, structured_table, table_of
+from toytf.measurement import Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator
 from toytf.task import FLOOR, Answers, Batch, Memory, Task
 
 END = "⟨eos⟩"
+HEURISTIC = replace(
+    FLOOR, headline=(Headline("fact_accuracy/relation_only", "to beat: know the relation, not the subject", 1),)
+)
 
 
 class FactualTask(Task):
@@ -47,6 +51,7 @@ class FactualTask(Task):
 
     config: FactualConfig
     goal = "fact"
+    role_phrases: Mapping[str, str] = {"fact": "facts", "relation": "relations: any answer that the relation can have"}
 
     def __init__(self, config: FactualConfig, device: torch.device) -> None:
         super().__init__(config, device)
@@ -61,10 +66,11 @@ class FactualTask(Task):
         self.token_names = (*table.subject_names, *table.relation_names, *noise, *ends)
         self.output_names = table.answer_names
         self.n_positions = config.seq_len
-        self.subject_law, self.relation_law = _zipf(S, config.subject_exponent), _zipf(R, config.relation_exponent)
+        self.subject_distribution = _zipf(S, config.subject_exponent)
+        self.relation_distribution = _zipf(R, config.relation_exponent)
         self.pairs = torch.tensor(table.pairs, device=device)
         """Subject and relation of every fact, [fact 2]."""
-        self._fact = AliasTable.build(self._pair_law[None], device)
+        self._fact = AliasTable.build(self._pair_distribution[None], device)
         self.targets: Int[Tensor, "fact"] = torch.tensor(table.answers[table.known], device=device)
         """The answer of every fact, in the order of `pairs`."""
         self.sets: Bool[Tensor, "R A"] = torch.tensor(table.sets, device=device)
@@ -72,9 +78,10 @@ class FactualTask(Task):
         self._among_noise: dict[int, Batch] = {}
 
     @cached_property
-    def _pair_law(self) -> Law:
-        law: Law = self.table.pair_law(self.subject_law, self.relation_law)[self.table.known]
-        return law
+    def _pair_distribution(self) -> Distribution:
+        everywhere = self.table.pair_distribution(self.subject_distribution, self.relation_distribution)
+        p: Distribution = everywhere[self.table.known]
+        return p
 
     def sample(self, n: int, generator: torch.Generator) -> Batch:
         """Draw n sequences, each about a fact drawn by p(s) p(r)."""
@@ -141,22 +148,22 @@ class FactualTask(Task):
 
     def _mean(self, values: np.ndarray) -> float:
         """Over facts, by how often they are asked."""
-        return float(self._pair_law @ values)
+        return float(self._pair_distribution @ values)
 
     def floors(self) -> Sequence[Measurement]:
         """The best guess that ignores the sequence, or looks at the relation only: accuracy, and loss H(a), H(a|r)."""
-        table, laws = self.table, (self.subject_law, self.relation_law)
-        given_relation, marginal = table.answers_given_relation(*laws), table.answer_law(*laws)
-        p_relation = table.pair_law(*laws).sum(0)
+        table, p = self.table, (self.subject_distribution, self.relation_distribution)
+        given_relation, marginal = table.answers_given_relation(*p), table.answer_distribution(*p)
+        p_relation = table.pair_distribution(*p).sum(0)
         reached = {
             "accuracy": {
                 "marginal": float(marginal.max()),
                 "relation_only": float(p_relation @ given_relation.max(1)),
             },
-            "loss": {"marginal": table.entropy(*laws), "relation_only": table.conditional_entropy(*laws)},
+            "loss": {"marginal": table.entropy(*p), "relation_only": table.conditional_entropy(*p)},
         }
         return [
-            FLOOR.measurement(value, role="fact", quantity=quantity, heuristic=heuristic)
+            HEURISTIC.measurement(value, role="fact", quantity=quantity, heuristic=heuristic)
             for quantity, by_heuristic in reached.items()
             for heuristic, value in by_heuristic.items()
         ]
@@ -181,8 +188,8 @@ def load_facts(config: FactualConfig) -> FactTable:
     return random_table(S, R, D, config.table_seed, shared=shared)
 
 
-def _zipf(n: int, exponent: float) -> Law:
+def _zipf(n: int, exponent: float) -> Distribution:
     """p(k) ∝ k^−exponent, k = 1 … n."""
     mass = np.arange(1, n + 1, dtype=np.float64) ** -exponent
-    law: Law = mass / mass.sum()
-    return law
+    p: Distribution = mass / mass.sum()
+    return p

@@ -98,7 +98,7 @@ def test_load_bits_and_facts_follow_from_the_capacity(several: toytf.Run) -> Non
         if case.rule in PREDICTED:
             assert found["over_theory"][0] == pytest.approx(p / predicted)
             assert found["load"][1] == pytest.approx(predicted * math.log(predicted) / d**2)
-        else:  # no law at finite size
+        else:  # no prediction at finite size
             assert "over_theory" not in found
             assert math.isnan(predicted)
 
@@ -167,14 +167,14 @@ def test_the_optimum_at_dimension_8_stores_23_6_pairs(capacity_of: Run) -> None:
     assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(22.2, abs=0.25)
 
 
-def test_hebb_at_dimension_16_stores_12_pairs_faultlessly_in_half_of_the_draws(capacity_of: Run) -> None:
+def test_the_hebbian_rule_at_dimension_16_stores_12_pairs_faultlessly_in_half_of_the_draws(capacity_of: Run) -> None:
     """Measured by other means: p50 = 12.2, p log p / d² = 0.119, to 10 %."""
     run = capacity_of(rules=["hebbian"], dimensions=[16], draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d16"] == pytest.approx(12.2, abs=1.2)
     assert run.summary["load/hebbian_d16"] == pytest.approx(0.119, abs=0.018)
 
 
-def test_hebb_at_dimension_32_recalls_99_percent_of_26_pairs(capacity_of: Run) -> None:
+def test_the_hebbian_rule_at_dimension_32_recalls_99_percent_of_26_pairs(capacity_of: Run) -> None:
     run = capacity_of(rules=["hebbian"], dimensions=[32], criterion=0.99, draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d32"] == pytest.approx(26, abs=3)
     assert run.summary["theory/capacity/hebbian_d32"] == pytest.approx(theory.hebbian_capacity(32, accuracy=0.99))
@@ -195,7 +195,7 @@ def test_training_reaches_a_lower_criterion_with_more_pairs(capacity_of: Run) ->
         for criterion in ("all", 0.8)
     )
     assert most.summary["capacity/trained_linear_d6"] > full.summary["capacity/trained_linear_d6"]
-    assert "theory/capacity/trained_linear_d6" not in most.summary  # the law is for all pairs
+    assert "theory/capacity/trained_linear_d6" not in most.summary  # the prediction is for all pairs
 
 
 def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run) -> None:
@@ -205,19 +205,19 @@ def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run
         assert run.summary[f"load/optimum_{name}"] == pytest.approx(p * math.log(p) / (d_in * d_out))
         assert run.summary[f"facts_per_parameter/optimum_{name}"] == pytest.approx(p / (d_in * d_out))
         assert run.summary[f"theory/capacity/optimum_{name}"] == pytest.approx(theory.capacity(d_in, d_out))
-        assert f"theory/capacity/hebbian_{name}" not in run.summary  # its law is for square matrices
+        assert f"theory/capacity/hebbian_{name}" not in run.summary  # its prediction is for square matrices
     assert Case("low_rank", (3, 12), 2).name == "low_rank_d3x12_m2"
     assert Case("low_rank", (3, 12), 2).n_parameters == 2 * (3 + 12)
 
 
-def test_with_shared_answers_the_law_is_that_of_so_many_classes(capacity_of: Run) -> None:
+def test_with_shared_answers_the_prediction_is_that_of_so_many_classes(capacity_of: Run) -> None:
     """p δ(V) = d², and each fact is worth log₂ V bits."""
     run = capacity_of(rules=["optimum", "hebbian"], dimensions=[6], data={"n_answers": 16})
     p = run.summary["capacity/optimum_d6"]
     predicted = 36 / theory.statistical_dimension(16).value
     assert run.summary["theory/capacity/optimum_d6"] == pytest.approx(predicted)
     assert run.summary["bits_per_parameter/optimum_d6"] == pytest.approx(round(p) * math.log2(16) / 36)
-    assert "theory/capacity/hebbian_d6" not in run.summary  # Hebb's law is for an answer each
+    assert "theory/capacity/hebbian_d6" not in run.summary  # the Hebbian prediction is for an answer each
 
 
 def test_the_capacity_with_32_answers_is_that_of_32_rivals(capacity_of: Run) -> None:
@@ -237,28 +237,28 @@ def test_two_answers_are_a_linear_classification_of_2_d_points(capacity_of: Run)
     assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(16, abs=0.1)
 
 
-def test_gaussian_vectors_are_stored_worse_by_hebb_and_have_no_law_there(capacity_of: Run) -> None:
+def test_gaussian_vectors_are_stored_worse_by_the_hebbian_rule_and_have_no_prediction_there(capacity_of: Run) -> None:
     """Norms differ, and long vectors drown short ones: about half of the 12.2 pairs on the sphere."""
-    run = capacity_of(rules=["hebbian"], dimensions=[16], data={"law": "gaussian"}, draws=32, seeds=[0, 1])
+    run = capacity_of(rules=["hebbian"], dimensions=[16], data={"distribution": "gaussian"}, draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d16"] == pytest.approx(6.3, abs=1.3)
     assert "theory/capacity/hebbian_d16" not in run.summary
 
 
-def test_the_law_of_the_optimum_is_that_of_gaussian_vectors_too(capacity_of: Run) -> None:
-    run = capacity_of(rules=["optimum"], dimensions=[8], data={"law": "gaussian"}, seeds=[0, 1])
+def test_the_prediction_of_the_optimum_is_that_of_gaussian_vectors_too(capacity_of: Run) -> None:
+    run = capacity_of(rules=["optimum"], dimensions=[8], data={"distribution": "gaussian"}, seeds=[0, 1])
     assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(theory.capacity(8, 8))
     assert run.summary["over_theory/optimum_d8"] == pytest.approx(1.03, abs=0.2)  # 7 % spread over seeds
 
 
-def test_rivals_of_its_own_spare_hebb_half_of_the_crosstalk(capacity_of: Run) -> None:
+def test_rivals_of_its_own_spare_the_hebbian_rule_half_of_the_crosstalk(capacity_of: Run) -> None:
     run = capacity_of(rules=["hebbian", "hebbian_decoupled", "optimum", "optimum_decoupled"], dimensions=[6], draws=24)
     shared, own = (run.summary[f"capacity/hebbian{suffix}_d6"] for suffix in ("", "_decoupled"))
     assert own > shared
     assert run.summary["theory/capacity/hebbian_d6"] == pytest.approx(theory.hebbian_capacity(6, crosstalk=2.0))
     decoupled = run.summary["theory/capacity/hebbian_decoupled_d6"]
     assert decoupled == pytest.approx(theory.hebbian_capacity(6, crosstalk=1.0))
-    same_law = [run.summary[f"theory/capacity/optimum{suffix}_d6"] for suffix in ("", "_decoupled")]
-    assert same_law[0] == same_law[1]
+    predicted = [run.summary[f"theory/capacity/optimum{suffix}_d6"] for suffix in ("", "_decoupled")]
+    assert predicted[0] == predicted[1]
 
 
 def test_the_optimum_stores_as_many_pairs_if_each_has_its_own_rivals(capacity_of: Run) -> None:
@@ -311,7 +311,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rules": ({}, {"rules": ["ridge"]}),
     "dimensions": ({}, {"dimensions": [5]}),
     "widths": ({"rules": ["low_rank"], "widths": [2]}, {"widths": [3]}),
-    "data.law": ({}, {"data": {"law": "gaussian"}}),
+    "data.distribution": ({}, {"data": {"distribution": "gaussian"}}),
     "data.n_answers": ({}, {"data": {"n_answers": 3}}),
     "criterion": ({}, {"criterion": 0.9}),
     "resolution": ({"rules": ["optimum"], "dimensions": [8]}, {"resolution": 0.5}),

@@ -59,13 +59,13 @@ MISTAKES: dict[str, tuple[str, list[str], list[str]]] = {
     "no_learning": (CAPACITY, ["trained.lr=0"], ["trained.lr = 0", "greater than 0"]),
     "seed_twice": (CAPACITY, ["seeds=[0,1,0]"], ["seeds: 0 is listed twice"]),
     # the data
-    "unknown_law": (CAPACITY, ["data.law=gausian"], ['data.law = "gausian"', 'did you mean "gaussian"?']),
+    "unknown_distribution": (CAPACITY, ["data.distribution=gausian"], ['"gausian"', 'did you mean "gaussian"?']),
     "one_answer": (CAPACITY, ["data.n_answers=1"], ["data.n_answers = 1", "greater than or equal to 2"]),
     "no_n": (STORAGE, ["n=null"], ["n is missing", "how many associations"]),
     "n_zero": (STORAGE, ["n=0"], ["n = 0", "greater than 0"]),
-    "no_noise": (STORAGE, ["noise=0"], ["noise = 0", "greater than 0"]),
+    "no_noise": (STORAGE, ["noise_vectors=0"], ["noise_vectors = 0", "greater than 0"]),
     "pairs_and_n": (STORAGE, ["pairs={first: 2}"], ["pairs", "leave out n"]),
-    "pairs_and_noise": (STORAGE, ["pairs={first: 2}", "n=null", "noise=2"], ["pairs", "noise"]),
+    "pairs_and_noise": (STORAGE, ["pairs={first: 2}", "n=null", "noise_vectors=2"], ["pairs", "noise_vectors"]),
     "rule_of_pairs_alone": (STORAGE, ["rules=[pairs_ordered]", "width=3"], ["pairs is missing", '"pairs_ordered"']),
     "key_of_pairs": (STORAGE, ["n=null", "pairs={fist: 2}"], ['"fist" in "pairs"', 'did you mean "first"?']),
 }  # fmt: skip

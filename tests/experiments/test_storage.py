@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Run = Callable[..., toytf.Run]
 
 D, N = 12, 32
-"""n log n / d² = 0.77: the optimum stores them all (its law says 38), Hebb by far not."""
+"""n log n / d² = 0.77: the optimum stores them all (38 are predicted), the Hebbian rule by far not."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def configured(**config: Any) -> StorageConfig:
 # --- what is measured
 
 
-def test_the_optimum_recalls_what_hebb_does_not(three_rules: toytf.Run) -> None:
+def test_the_optimum_recalls_what_the_hebbian_rule_does_not(three_rules: toytf.Run) -> None:
     summary = three_rules.summary
     assert summary["recall/optimum"] == 1
     assert summary["recall/hebbian"] < 0.8
@@ -81,8 +81,8 @@ def test_a_metric_is_named_by_its_group_and_rule(three_rules: toytf.Run) -> None
     assert {f"{name}/std" for name in names if not name.endswith("/std")} <= names
 
 
-def test_beside_hebb_stands_hebb_s_own_law(three_rules: toytf.Run) -> None:
-    """Right scores √(d²/p) ± 1, rivals √(1 + 2d/p), ⟨s⁴⟩ = 2 + d/p; for the margins of Hebb there is no law."""
+def test_beside_the_hebbian_rule_is_its_own_prediction(three_rules: toytf.Run) -> None:
+    """Right scores √(d²/p) ± 1, rivals √(1 + 2d/p), ⟨s⁴⟩ = 2 + d/p; for its margins there is no prediction."""
     summary = three_rules.summary
     assert summary["theory/scores/hebbian_correct_mean"] == pytest.approx(D / math.sqrt(N))
     assert summary["theory/scores/hebbian_correct_spread"] == 1
@@ -94,7 +94,7 @@ def test_beside_hebb_stands_hebb_s_own_law(three_rules: toytf.Run) -> None:
     assert summary["spectrum/hebbian_fourth_moment"] == pytest.approx(2 + D / N, rel=0.25)
 
 
-def test_beside_the_optimum_stands_the_law_of_the_best_weights(three_rules: toytf.Run) -> None:
+def test_beside_the_optimum_is_the_prediction_for_the_best_weights(three_rules: toytf.Run) -> None:
     summary = three_rules.summary
     kappa = theory.maximal_margin(N, D, D)
     assert summary["theory/margin/optimum_min"] == pytest.approx(kappa)
@@ -103,19 +103,21 @@ def test_beside_the_optimum_stands_the_law_of_the_best_weights(three_rules: toyt
     assert summary["theory/utilisation/optimum/stored"] == N
 
 
-def test_of_a_rectangle_hebb_s_mean_is_that_of_the_area(store: Run) -> None:
+def test_of_a_rectangle_the_hebbian_mean_is_that_of_the_area(store: Run) -> None:
     run = store(rules=["hebbian"], dimension=[8, 18], n=36)
     assert run.summary["theory/scores/hebbian_correct_mean"] == pytest.approx(2)
     assert run.summary["theory/scores/hebbian_rival_spread"] == pytest.approx(math.sqrt(1 + 26 / 36))
 
 
-def test_hebb_s_law_is_not_told_of_answers_that_are_shared(store: Run) -> None:
+def test_the_hebbian_prediction_is_not_told_of_answers_that_are_shared(store: Run) -> None:
     run = store(rules=["hebbian"], dimension=6, n=12, data={"n_answers": 4})
     assert run.summary["chance/recall/hebbian"] == pytest.approx(1 / 4)
     assert not any(name.startswith(("theory/scores/", "theory/spectrum/", "theory/margin/")) for name in run.summary)
 
 
-@pytest.mark.parametrize("change", [{}, {"noise": 3}, {"data": {"n_answers": 3}}], ids=["plain", "noise", "shared"])
+@pytest.mark.parametrize(
+    "change", [{}, {"noise_vectors": 3}, {"data": {"n_answers": 3}}], ids=["plain", "noise", "shared"]
+)
 def test_the_lemmas_are_what_autograd_says(change: dict[str, Any], store: Run) -> None:
     run = store(rules=["gradient_step", "noisy_gradient_step"], dimension=[6, 9], n=8, **change)
     for rule in run.config.rules:
@@ -124,7 +126,7 @@ def test_the_lemmas_are_what_autograd_says(change: dict[str, Any], store: Run) -
 
 def test_noise_cancels_in_the_step_that_knows_its_classes(store: Run) -> None:
     """128 dimensions, 16 answers, each asked for with 8 noise vectors as long as the key itself."""
-    run = store(rules=["noisy_gradient_step"], dimension=128, n=16, noise=8)
+    run = store(rules=["noisy_gradient_step"], dimension=128, n=16, noise_vectors=8)
     assert run.summary["recall/noisy_gradient_step"] >= 0.99
 
 
@@ -142,7 +144,7 @@ def test_all_rules_get_the_same_associations() -> None:
 
 def test_every_answer_is_asked_for_with_every_noise_vector() -> None:
     clean = rule_inputs(configured(n=5, dimension=7), 0, "hebbian").association
-    noisy = rule_inputs(configured(n=5, dimension=7, noise=3), 0, "hebbian").association
+    noisy = rule_inputs(configured(n=5, dimension=7, noise_vectors=3), 0, "hebbian").association
     assert noisy.keys.shape == (15, 7)
     assert noisy.targets.tolist() == [answer for answer in range(5) for _ in range(3)]
     noise = noisy.keys.reshape(5, 3, 7) - clean.keys[:, None]
@@ -208,9 +210,9 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dimension": ({}, {"dimension": 5}),
     "n": ({}, {"n": 7}),
     "width": ({"rules": ["low_rank"], "width": 2}, {"width": 3}),
-    "data.law": ({}, {"data": {"law": "gaussian"}}),
+    "data.distribution": ({}, {"data": {"distribution": "gaussian"}}),
     "data.n_answers": ({}, {"data": {"n_answers": 3}}),
-    "noise": ({}, {"noise": 2}),
+    "noise_vectors": ({}, {"noise_vectors": 2}),
     "pairs": ({}, {"n": None, "pairs": PAIRS}),
     "pairs.first": ({"n": None, "pairs": PAIRS}, {"pairs": {**PAIRS, "first": 2}}),
     "pairs.second": ({"n": None, "pairs": PAIRS}, {"pairs": {**PAIRS, "second": 2}}),

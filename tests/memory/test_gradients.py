@@ -31,21 +31,21 @@ def random_association(seed: int, n: int = 20, m: int = 15, d_in: int = 7, d_out
     )
 
 
-def random_law(seed: int, n: int = 20, m: int = 15) -> Tensor:
-    return normal(seed, "law", n, m).softmax(1)
+def random_conditional(seed: int, n: int = 20, m: int = 15) -> Tensor:
+    return normal(seed, "conditional", n, m).softmax(1)
 
 
 def one_hot(association: Association) -> Tensor:
     return torch.nn.functional.one_hot(association.targets, len(association.values)).to(association.keys)
 
 
-def autograd(association: Association, W: Tensor, law: Tensor) -> Tensor:
+def autograd(association: Association, W: Tensor, conditional: Tensor) -> Tensor:
     """∇L of L(W) = −Σ_z p(z) Σ_y p(y|z) log p̂_W(y|z)."""
     W = W.clone().requires_grad_()
     log_p = association.scores(W).log_softmax(1)
     n = len(association.keys)
     weights = torch.full((n,), 1 / n).to(W) if association.weights is None else association.weights
-    entropies = -torch.where(law > 0, law * log_p, 0).sum(1)
+    entropies = -torch.where(conditional > 0, conditional * log_p, 0).sum(1)
     loss = (weights * entropies).sum() / weights.sum()
     (gradient,) = torch.autograd.grad(loss, W)
     return gradient
@@ -60,24 +60,26 @@ def assert_equal(found: Tensor, expected: Tensor) -> None:
 
 @PROPERTY
 @given(seed=SEEDS)
-def test_the_gradient_of_any_law_is_that_of_autograd(seed: int):
-    a, W, law = random_association(seed), normal(seed, "W", 5, 7), random_law(seed)
-    assert_equal(gradient_step(a, W, lr=0.3, law=law), W - 0.3 * autograd(a, W, law))
+def test_the_gradient_of_any_conditional_is_that_of_autograd(seed: int):
+    a, W, conditional = random_association(seed), normal(seed, "W", 5, 7), random_conditional(seed)
+    assert_equal(gradient_step(a, W, lr=0.3, conditional=conditional), W - 0.3 * autograd(a, W, conditional))
 
 
 @PROPERTY
 @given(seed=SEEDS)
-def test_without_a_law_the_targets_are_certain(seed: int):
+def test_without_a_conditional_the_targets_are_certain(seed: int):
     a, W = random_association(seed), normal(seed, "W", 5, 7)
     assert_equal(gradient_step(a, W), W - autograd(a, W, one_hot(a)))
 
 
 def test_without_weights_all_keys_are_equally_frequent():
-    a, W, law = random_association(0), normal(0, "W", 5, 7), random_law(0)
+    a, W, conditional = random_association(0), normal(0, "W", 5, 7), random_conditional(0)
     unweighted = Association(a.keys, a.values, a.targets)
-    assert_equal(gradient_step(unweighted, W, law=law), W - autograd(unweighted, W, law))
+    assert_equal(gradient_step(unweighted, W, conditional=conditional), W - autograd(unweighted, W, conditional))
     uniform = Association(a.keys, a.values, a.targets, weights=torch.full((20,), 3.0, dtype=torch.float64))
-    assert_equal(gradient_step(unweighted, W, law=law), gradient_step(uniform, W, law=law))
+    assert_equal(
+        gradient_step(unweighted, W, conditional=conditional), gradient_step(uniform, W, conditional=conditional)
+    )
 
 
 def test_values_that_may_not_compete_have_no_probability():
@@ -104,9 +106,9 @@ def test_a_step_leaves_its_start_alone():
     assert torch.equal(W, before)
 
 
-def test_where_the_law_is_the_belief_nothing_is_learnt():
+def test_where_the_conditional_is_the_belief_nothing_is_learnt():
     a, W = random_association(4), normal(4, "W", 5, 7)
-    assert_equal(gradient_step(a, W, lr=100.0, law=a.scores(W).softmax(1)), W)
+    assert_equal(gradient_step(a, W, lr=100.0, conditional=a.scores(W).softmax(1)), W)
 
 
 @PROPERTY

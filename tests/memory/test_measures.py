@@ -98,11 +98,11 @@ def test_a_generic_score_has_variance_one():
     assert found["correct_spread"] == pytest.approx(1, abs=0.15)
 
 
-def test_hebb_has_high_and_broad_scores_at_the_load_where_it_fails():
+def test_the_hebbian_rule_has_high_and_broad_scores_at_the_load_where_it_fails():
     # d = 64, p = 555: a single draw has the mean within √2/d, the spreads within .04 and .03; 20 draws are averaged.
-    found, law = averages(measure_scores, 555, 64), hebbian_scores(555, 64, 64)
+    found, predicted = averages(measure_scores, 555, 64), hebbian_scores(555, 64, 64)
     assert found["correct_mean"] == pytest.approx(64 / math.sqrt(555), rel=0.03)
-    assert found["correct_mean"] == pytest.approx(law.mean, rel=0.03)
+    assert found["correct_mean"] == pytest.approx(predicted.mean, rel=0.03)
     assert found["correct_spread"] == pytest.approx(1, abs=0.05)
     assert found["rival_spread"] ** 2 == pytest.approx(1 + 2 * 64 / 555, rel=0.03)
 
@@ -111,7 +111,7 @@ def test_the_theory_of_scores_is_the_level_just_above_the_cut_rivals():
     theory = theory_of(measure_scores(pairs(512, 8), normal(0, 8, 8)))
     assert theory["correct_mean"] == pytest.approx(2.25, abs=0.02)
     assert theory["correct_spread"] == pytest.approx(0.22, abs=0.02)
-    assert 0.9 < theory["rival_spread"] < 1  # a normal law cut at 2.25
+    assert 0.9 < theory["rival_spread"] < 1  # a normal distribution cut at 2.25
 
 
 @pytest.mark.parametrize(("n", "expected"), [(280, 0.44), (200, 1.19), (120, 2.50)])
@@ -171,7 +171,7 @@ def test_values_that_may_not_compete_are_no_rivals():
 
 
 @pytest.mark.parametrize(("d", "p"), [(64, 555), (32, 172)])
-def test_the_fourth_moment_of_hebb_is_two_plus_d_over_p(d: int, p: int):
+def test_the_fourth_moment_of_the_hebbian_matrix_is_two_plus_d_over_p(d: int, p: int):
     found = averages(lambda association, W: measure_spectrum(W, p), p, d)
     assert found["fourth_moment"] == pytest.approx(2 + d / p, rel=0.05)
     assert found["distance_hebbian"] < found["distance"]
@@ -186,7 +186,7 @@ def test_a_gaussian_matrix_has_the_quarter_circle():
         assert values_of(found)[name] == pytest.approx(expected, rel=0.05)
 
 
-def test_a_gaussian_matrix_of_any_shape_has_its_own_law():
+def test_a_gaussian_matrix_of_any_shape_has_its_own_spectrum():
     """⟨s⁴⟩ = 1 + λ and the edge 1 + √λ for aspect λ (Marchenko and Pastur 1967)."""
     for shape in ((64, 256), (256, 64)):
         found = measure_spectrum(normal(0, *shape), 100)
@@ -198,7 +198,7 @@ def test_a_gaussian_matrix_of_any_shape_has_its_own_law():
 
 
 @pytest.mark.parametrize(("rank", "energy", "cut"), [(32, 0.623, 1.269), (64, 0.894, 0.808)])
-def test_a_gaussian_matrix_of_lower_rank_has_the_cut_law(rank: int, energy: float, cut: float):
+def test_a_gaussian_matrix_of_lower_rank_has_the_cut_spectrum(rank: int, energy: float, cut: float):
     U, s, Vh = torch.linalg.svd(normal(1, 128, 128))
     truncated = U[:, :rank] * s[:rank] @ Vh[:rank]
     found, values = measure_spectrum(truncated, 100), singular_values(truncated)
@@ -223,8 +223,8 @@ def test_singular_values_have_mean_square_one():
 # Utilisation
 
 
-def test_hebb_at_a_small_load_uses_the_fraction_it_stores():
-    # δ(64) = 4.21 ± .02, and 64 values differ in 63 dimensions. Hebb stores 64 pairs (half of the draws fail at 103).
+def test_the_hebbian_rule_at_a_small_load_uses_the_fraction_it_stores():
+    # δ(64) = 4.21 ± .02, and 64 values differ in 63 dimensions. 64 pairs are stored (half of the draws fail at 103).
     association = pairs(64, 64)
     found = values_of(measure_utilisation(association, hebbian(association), 64))
     assert found["stored"] == 64

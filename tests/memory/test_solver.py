@@ -27,18 +27,18 @@ from toytf.memory import (
 from toytf.memory.descent import Found, descend
 from toytf.memory.measures import measure_scores
 from toytf.memory.search import bisect, run_together
-from toytf.memory.stream import Law
+from toytf.memory.stream import RowDistribution
 from toytf.randomness import generator
 from toytf.theory import maximal_margin
 
 Matrix = NDArray[np.float64]
 
 FEASIBLE, INFEASIBLE, UNKNOWN = Status.FEASIBLE, Status.INFEASIBLE, Status.UNKNOWN
-LAWS: tuple[Law, ...] = ("sphere", "gaussian")
+DISTRIBUTIONS: tuple[RowDistribution, ...] = ("sphere", "gaussian")
 
 
-def pairs(n: int, d: int, seed: int = 0, law: Law = "sphere") -> Association:
-    return AssociationStream(seed, d, d, law=law).prefix(n)
+def pairs(n: int, d: int, seed: int = 0, distribution: RowDistribution = "sphere") -> Association:
+    return AssociationStream(seed, d, d, distribution=distribution).prefix(n)
 
 
 def decide_one(association: Association, **options: float) -> Decision:
@@ -50,9 +50,11 @@ def score_measures(association: Association, memory: torch.Tensor) -> dict[objec
     return {found.quantity.at["measure"]: found.value for found in measure_scores(association, memory)}
 
 
-def decide_prefixes(n: int, d: int, seeds: Sequence[int], law: Law = "sphere", own_rivals: bool = False) -> set[Status]:
+def decide_prefixes(
+    n: int, d: int, seeds: Sequence[int], distribution: RowDistribution = "sphere", own_rivals: bool = False
+) -> set[Status]:
     """The statuses that occur among the first n pairs of several streams."""
-    streams = [AssociationStream(seed, d, d, law=law, own_rivals=own_rivals) for seed in seeds]
+    streams = [AssociationStream(seed, d, d, distribution=distribution, own_rivals=own_rivals) for seed in seeds]
     return {decision.status for decision in decide(StorageProblem.stack([stream.problem(n) for stream in streams]))}
 
 
@@ -160,10 +162,10 @@ def test_the_upper_bound_is_close_to_the_margin_of_a_linear_program(d: int, seed
     assert 0.6 <= margin_of(association, W) / decision.margin_upper <= 1
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(("n", "d", "seed"), [(8, 6, 0), (12, 8, 2)])
-def test_the_bracket_of_the_largest_margin_contains_it(n: int, d: int, seed: int, law: Law):
-    association = pairs(n, d, seed, law)
+def test_the_bracket_of_the_largest_margin_contains_it(n: int, d: int, seed: int, distribution: RowDistribution):
+    association = pairs(n, d, seed, distribution)
     decision = maximise_margin(StorageProblem.of(association), iterations=600)[0]
     exact = largest_margin(association)
     # The oracle and the re-check are float64; W was found in float32 but any W gives a valid bound.
@@ -250,33 +252,35 @@ def test_every_status_occurs():
 # What can be stored
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("d", [4, 16, 32])
-def test_as_many_pairs_as_dimensions_are_always_stored(d: int, law: Law):
+def test_as_many_pairs_as_dimensions_are_always_stored(d: int, distribution: RowDistribution):
     """Independent keys can be mapped anywhere: at d = 16, 32 and 64 in 700 of 700 draws."""
     for n in sorted({1, 2, d // 2, d - 1, d}):
-        assert decide_prefixes(n, d, range(8), law) == {FEASIBLE}
+        assert decide_prefixes(n, d, range(8), distribution) == {FEASIBLE}
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(("n", "status"), [(170, FEASIBLE), (215, INFEASIBLE)])
-def test_far_from_capacity_everything_is_decided(n: int, status: Status, law: Law):
+def test_far_from_capacity_everything_is_decided(n: int, status: Status, distribution: RowDistribution):
     # d = 32: the capacity is 191 on the sphere, 185 for Gaussian rows, and differs by 4 from stream to stream.
-    assert decide_prefixes(n, 32, range(5), law) == {status}
+    assert decide_prefixes(n, 32, range(5), distribution) == {status}
 
 
 @pytest.mark.parametrize(("n", "status"), [(50, FEASIBLE), (80, INFEASIBLE)])
-@pytest.mark.parametrize("law", LAWS)
-def test_the_decoupled_model_has_the_same_two_phases(n: int, status: Status, law: Law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_decoupled_model_has_the_same_two_phases(n: int, status: Status, distribution: RowDistribution):
     # d = 16: 64.9 ± 2.8 on the sphere, 61.2 ± 2.8 for Gaussian rows.
-    assert decide_prefixes(n, 16, range(5), law, own_rivals=True) == {status}
+    assert decide_prefixes(n, 16, range(5), distribution, own_rivals=True) == {status}
 
 
-@pytest.mark.parametrize(("n", "d", "law"), [(62, 16, "sphere"), (60, 16, "gaussian"), (172, 32, "sphere")])
-def test_a_feasible_matrix_recalls_every_pair_in_exact_arithmetic(n: int, d: int, law: Law):
+@pytest.mark.parametrize(("n", "d", "distribution"), [(62, 16, "sphere"), (60, 16, "gaussian"), (172, 32, "sphere")])
+def test_a_feasible_matrix_recalls_every_pair_in_exact_arithmetic(n: int, d: int, distribution: RowDistribution):
     # Near capacity some streams are full: these n are at least one standard deviation (2.8 at d = 16, 4 at 32) below
     # the mean capacity, so that fewer than two of three feasible ones have a chance of 1 in 20 or less.
-    decided = [(association, decide_one(association)) for association in (pairs(n, d, seed, law) for seed in range(3))]
+    decided = [
+        (association, decide_one(association)) for association in (pairs(n, d, seed, distribution) for seed in range(3))
+    ]
     feasible = [(association, decision) for association, decision in decided if decision.status is FEASIBLE]
     assert len(feasible) >= 2
     for association, decision in feasible:
@@ -498,11 +502,12 @@ def test_a_row_that_is_not_finite_is_refused_by_its_number(field: str, bad: floa
 # Scores and margins of what is found
 
 
-def test_the_scores_of_the_optimum_are_narrow_and_those_of_hebb_broad():
+def test_the_scores_of_the_optimum_are_narrow_and_those_of_the_hebbian_rule_broad():
     """d = 48 at 94 % of capacity: narrow scores near the cut of the rivals against broad ones.
 
     Giorlandino, Goldt, Maillard 2026 describe both. Derived: 2.13 ± .24 for the optimum at capacity, lower and broader
-    for the first matrix found below it; d/√p ± 1 = 2.58 ± 1 for Hebb. Eight draws lay within 1.92–2.06 and .26–.32.
+    for the first matrix found below it; d/√p ± 1 = 2.58 ± 1 for the Hebbian rule. Eight draws lay within 1.92–2.06
+    and .26–.32.
     """
     for seed in range(3):
         association = pairs(345, 48, seed)
@@ -511,9 +516,9 @@ def test_the_scores_of_the_optimum_are_narrow_and_those_of_hebb_broad():
         optimum = score_measures(association, decision.W)
         assert 1.8 <= optimum["correct_mean"] <= 2.15
         assert optimum["correct_spread"] < 0.36
-        hebb = score_measures(association, hebbian(association))
-        assert 2.45 <= hebb["correct_mean"] <= 2.75
-        assert hebb["correct_spread"] > 0.87
+        by_hebbian = score_measures(association, hebbian(association))
+        assert 2.45 <= by_hebbian["correct_mean"] <= 2.75
+        assert by_hebbian["correct_spread"] > 0.87
 
 
 @pytest.mark.parametrize(("n", "d"), [(280, 48), (140, 32)])
@@ -611,9 +616,13 @@ def test_nothing_is_looked_for_again_where_it_is_stored_or_contradictory(
 # Capacity
 
 
-def capacities(law: Law, seeds: Sequence[int], *, own_rivals: bool = False, iterations: int = 250) -> list[float]:
+def capacities(
+    distribution: RowDistribution, seeds: Sequence[int], *, own_rivals: bool = False, iterations: int = 250
+) -> list[float]:
     """The capacity of each stream: the middle between what is stored and what is not, or the p that is left open."""
-    streams = {seed: AssociationStream(seed, 16, 16, law=law, own_rivals=own_rivals) for seed in seeds}
+    streams = {
+        seed: AssociationStream(seed, 16, 16, distribution=distribution, own_rivals=own_rivals) for seed in seeds
+    }
 
     def ask(questions: dict[int, int]) -> dict[int, Status]:
         problem = StorageProblem.stack([streams[seed].problem(n) for seed, n in questions.items()])
@@ -638,12 +647,12 @@ def test_the_capacity_at_d_16_is_the_measured_one():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("law", "own_rivals", "expected"),
+    ("distribution", "own_rivals", "expected"),
     [("sphere", False, 65.4), ("gaussian", False, 63.1), ("sphere", True, 64.9), ("gaussian", True, 61.2)],
 )
-def test_the_four_capacities_at_d_16(law: Law, own_rivals: bool, expected: float):
+def test_the_four_capacities_at_d_16(distribution: RowDistribution, own_rivals: bool, expected: float):
     # 100 streams: standard error .28, and .2 to .3 in the expected value itself.
-    found = capacities(law, range(100), own_rivals=own_rivals, iterations=400)
+    found = capacities(distribution, range(100), own_rivals=own_rivals, iterations=400)
     assert np.mean(found) == pytest.approx(expected, abs=1)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toytf.memory import Association, AssociationStream, StorageProblem
-from toytf.memory.stream import BLOCK, Law
+from toytf.memory.stream import BLOCK, RowDistribution
 
 
 def assert_equal(one: Association, other: Association) -> None:
@@ -17,13 +17,13 @@ def assert_equal(one: Association, other: Association) -> None:
     assert torch.equal(one.targets, other.targets)
 
 
-@pytest.mark.parametrize("law", ["sphere", "gaussian"])
+@pytest.mark.parametrize("distribution", ["sphere", "gaussian"])
 @pytest.mark.parametrize("d", [1, 3, 16])
-def test_the_first_pairs_do_not_depend_on_how_many_follow(law: Law, d: int):
+def test_the_first_pairs_do_not_depend_on_how_many_follow(distribution: RowDistribution, d: int):
     # n · d is often no multiple of 16, where torch.randn(n, d) is no prefix of a longer draw.
-    longest = AssociationStream(0, d, d, law=law).prefix(2 * BLOCK + 5)
+    longest = AssociationStream(0, d, d, distribution=distribution).prefix(2 * BLOCK + 5)
     for n in (0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1):
-        fresh = AssociationStream(0, d, d, law=law).prefix(n)
+        fresh = AssociationStream(0, d, d, distribution=distribution).prefix(n)
         assert torch.equal(fresh.keys, longest.keys[:n])
         assert torch.equal(fresh.values, longest.values[:n])
         assert fresh.targets.tolist() == list(range(n))
@@ -50,7 +50,7 @@ def test_seeds_purposes_keys_and_values_are_independent():
     draws = [
         rows.flatten()
         for seed, purpose in ((0, ""), (1, ""), (0, "draw 1"), (0, "draw 2"))
-        for association in [AssociationStream(seed, 16, 16, law="gaussian", purpose=purpose).prefix(200)]
+        for association in [AssociationStream(seed, 16, 16, distribution="gaussian", purpose=purpose).prefix(200)]
         for rows in (association.keys, association.values)
     ]
     correlations = torch.corrcoef(torch.stack(draws)) - torch.eye(len(draws))
@@ -64,13 +64,13 @@ def test_blocks_of_one_stream_differ():
 
 
 def test_vectors_on_the_sphere_have_norm_root_d():
-    association = AssociationStream(0, 12, 20, law="sphere").prefix(300)
+    association = AssociationStream(0, 12, 20, distribution="sphere").prefix(300)
     torch.testing.assert_close(association.keys.norm(dim=1), torch.full((300,), math.sqrt(12)))
     torch.testing.assert_close(association.values.norm(dim=1), torch.full((300,), math.sqrt(20)))
 
 
 def test_gaussian_rows_have_unit_variance_and_unequal_norms():
-    keys = AssociationStream(0, 16, 16, law="gaussian").prefix(400).keys
+    keys = AssociationStream(0, 16, 16, distribution="gaussian").prefix(400).keys
     assert float(keys.square().mean()) == pytest.approx(1, abs=5 * math.sqrt(2 / 6400))
     # |e|²/d has variance 2/d.
     assert float((keys.square().sum(1) / 16).var()) == pytest.approx(2 / 16, rel=0.4)

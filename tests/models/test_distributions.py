@@ -1,4 +1,4 @@
-"""The initial laws: norms, variances, orthonormality, and what a dimension has no room for."""
+"""The initial distributions: norms, variances, orthonormality, and what a dimension has no room for."""
 
 import math
 
@@ -14,27 +14,27 @@ ENTRIES = N * D
 """Standard error of a variance estimate over ENTRIES normal entries: √(2/ENTRIES) = .6 % of it."""
 
 
-def vectors(law: str, n: int = N, d: int = D, seed: int = 0) -> torch.Tensor:
-    return draw_vectors(law, n, d, generator(seed, law), what="model.embedding")
+def vectors(distribution: str, n: int = N, d: int = D, seed: int = 0) -> torch.Tensor:
+    return draw_vectors(distribution, n, d, generator(seed, distribution), what="model.embedding")
 
 
-def weights(law: str, shape: tuple[int, int, int], fan_in: int, seed: int = 0) -> torch.Tensor:
-    return draw_weights(law, shape, fan_in, generator(seed, law))
+def weights(distribution: str, shape: tuple[int, int, int], fan_in: int, seed: int = 0) -> torch.Tensor:
+    return draw_weights(distribution, shape, fan_in, generator(seed, distribution))
 
 
 @pytest.mark.parametrize(
-    ("law", "variance"), [("normal", 1), ("normal_over_d", 1 / D), ("uniform_over_d", 1 / (3 * D))]
+    ("distribution", "variance"), [("normal", 1), ("normal_over_d", 1 / D), ("uniform_over_d", 1 / (3 * D))]
 )
-def test_entries_have_mean_zero_and_the_variance_of_their_law(law: str, variance: float):
-    x = vectors(law)
+def test_entries_have_mean_zero_and_the_variance_of_their_distribution(distribution: str, variance: float):
+    x = vectors(distribution)
     assert float(x.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / ENTRIES))
     assert float(x.mean()) == pytest.approx(0, abs=5 * math.sqrt(variance / ENTRIES))
 
 
-@pytest.mark.parametrize(("law", "norm"), [("normal", D), ("normal_over_d", 1), ("uniform_over_d", 1 / 3)])
-def test_squared_norms_are_d_times_the_variance(law: str, norm: float):
+@pytest.mark.parametrize(("distribution", "norm"), [("normal", D), ("normal_over_d", 1), ("uniform_over_d", 1 / 3)])
+def test_squared_norms_are_d_times_the_variance(distribution: str, norm: float):
     # Over 200 vectors of 256 entries the mean of |x|² has the relative spread √(2/ENTRIES) of its entries' squares.
-    assert float(vectors(law).square().sum(1).mean()) == pytest.approx(norm, rel=5 * math.sqrt(2 / ENTRIES))
+    assert float(vectors(distribution).square().sum(1).mean()) == pytest.approx(norm, rel=5 * math.sqrt(2 / ENTRIES))
 
 
 def test_uniform_entries_stay_within_one_over_root_d():
@@ -44,9 +44,9 @@ def test_uniform_entries_stay_within_one_over_root_d():
     assert float(x.abs().max()) > (1 - 10 / ENTRIES) / math.sqrt(D)
 
 
-@pytest.mark.parametrize("law", ["sphere", "orthonormal", "one_hot"])
-def test_unit_vectors_have_norm_one(law: str):
-    torch.testing.assert_close(vectors(law).norm(dim=1), torch.ones(N), rtol=0, atol=1e-5)
+@pytest.mark.parametrize("distribution", ["sphere", "orthonormal", "one_hot"])
+def test_unit_vectors_have_norm_one(distribution: str):
+    torch.testing.assert_close(vectors(distribution).norm(dim=1), torch.ones(N), rtol=0, atol=1e-5)
 
 
 def test_overlaps_on_the_sphere_have_variance_one_over_d():
@@ -57,9 +57,9 @@ def test_overlaps_on_the_sphere_have_variance_one_over_d():
     assert float(overlaps.mean()) == pytest.approx(0, abs=5 / math.sqrt(D * len(overlaps)))
 
 
-@pytest.mark.parametrize("law", ["orthonormal", "one_hot"])
-def test_orthonormal_vectors_have_the_identity_as_overlaps(law: str):
-    x = vectors(law)
+@pytest.mark.parametrize("distribution", ["orthonormal", "one_hot"])
+def test_orthonormal_vectors_have_the_identity_as_overlaps(distribution: str):
+    x = vectors(distribution)
     torch.testing.assert_close(x @ x.T, torch.eye(N), rtol=0, atol=1e-5)
 
 
@@ -76,11 +76,11 @@ def test_one_hot_vectors_are_the_axes_from_the_first_free_one():
     assert torch.equal(x, torch.eye(7)[4:])
 
 
-@pytest.mark.parametrize("law", ["one_hot", "orthonormal"])
-def test_too_small_a_dimension_is_the_users_error(law: str):
-    assert vectors(law, 5, 5).shape == (5, 5)
-    with pytest.raises(UserError, match=rf'model\.embedding = "{law}" needs d_model ≥ 6, got 5'):
-        vectors(law, 6, 5)
+@pytest.mark.parametrize("distribution", ["one_hot", "orthonormal"])
+def test_too_small_a_dimension_is_the_users_error(distribution: str):
+    assert vectors(distribution, 5, 5).shape == (5, 5)
+    with pytest.raises(UserError, match=rf'model\.embedding = "{distribution}" needs d_model ≥ 6, got 5'):
+        vectors(distribution, 6, 5)
 
 
 def test_one_hot_positions_need_room_beside_the_tokens():
@@ -92,7 +92,7 @@ def test_one_hot_positions_need_room_beside_the_tokens():
 
 
 @pytest.mark.parametrize(
-    ("law", "variance"),
+    ("distribution", "variance"),
     [
         ("normal", 1),
         ("normal_over_d", 1 / 64),
@@ -101,8 +101,8 @@ def test_one_hot_positions_need_room_beside_the_tokens():
         ("zeros", 0),
     ],
 )
-def test_weights_have_the_variance_of_their_law(law: str, variance: float):
-    W = weights(law, (2, 64, 160), 64)
+def test_weights_have_the_variance_of_their_distribution(distribution: str, variance: float):
+    W = weights(distribution, (2, 64, 160), 64)
     assert W.shape == (2, 64, 160)
     assert float(W.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / W.numel()))
 
@@ -133,14 +133,14 @@ def test_orthonormal_weights_keep_lengths_as_far_as_shapes_allow(shape: tuple[in
 
 
 def test_heads_are_drawn_separately():
-    for law in ("normal", "uniform_over_d", "orthonormal"):
-        W = weights(law, (2, 8, 8), 8)
+    for distribution in ("normal", "uniform_over_d", "orthonormal"):
+        W = weights(distribution, (2, 8, 8), 8)
         assert not torch.equal(W[0], W[1])
 
 
 def test_the_same_generator_gives_the_same_bits():
-    for law in ("normal", "normal_over_d", "uniform_over_d", "sphere", "orthonormal", "one_hot"):
-        assert torch.equal(vectors(law, 5, 8), vectors(law, 5, 8))
+    for distribution in ("normal", "normal_over_d", "uniform_over_d", "sphere", "orthonormal", "one_hot"):
+        assert torch.equal(vectors(distribution, 5, 8), vectors(distribution, 5, 8))
 
 
 @pytest.mark.parametrize("d", [8, 7])

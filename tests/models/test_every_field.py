@@ -11,7 +11,7 @@ from tasks.bigram.task import BigramTask
 from toytf.build import build_model
 from toytf.config.compose import read_config
 from toytf.models import ToyTransformer
-from toytf.models.config import ModelConfig, VectorLaw, WeightLaw
+from toytf.models.config import ModelConfig, VectorDistribution, WeightDistribution
 from toytf.models.counts import counts_pay
 from toytf.models.fast_options import UNDERSTOOD
 from toytf.models.tables import fast_forward, tables_pay
@@ -21,7 +21,7 @@ from toytf.training.freezing import trainable_at
 B, N, T, D = 3, 7, 9, 24
 Fields = dict[str, Any]
 
-VECTORS, WEIGHTS = set(get_args(VectorLaw)), set(get_args(WeightLaw))
+VECTORS, WEIGHTS = set(get_args(VectorDistribution)), set(get_args(WeightDistribution))
 ALONE: Fields = {}
 LINEAR: Fields = {"feed_forward.kind": "linear"}
 RELU: Fields = {"feed_forward.kind": "relu"}
@@ -42,14 +42,14 @@ CHANGES: dict[str, list[tuple[Fields, list[Any]]]] = {
     "attention.ov": [(ALONE, ["joint"])],
     "attention.scale": [(ALONE, [1.0, 2.5])],
     "attention.residual": [(ALONE, [False]), (LINEAR, [False]), (RELU, [False])],
-    "attention.law": [(ALONE, sorted(WEIGHTS - {"uniform_over_d", "normal"})), (SMALL_SCORES, ["normal"])],
+    "attention.init": [(ALONE, sorted(WEIGHTS - {"uniform_over_d", "normal"})), (SMALL_SCORES, ["normal"])],
     "feed_forward.kind": [(ALONE, ["linear", "relu"])],
     "feed_forward.width": [(RELU, [6])],
     "feed_forward.bias": [(RELU, [True])],
     "feed_forward.layers": [(LINEAR, [(0,), ()]), (RELU, [(0,), ()])],
     "feed_forward.reads": [(LINEAR, ["block_input"]), (RELU, ["block_input"])],
     "feed_forward.residual": [(LINEAR, [False]), (RELU, [False])],
-    "feed_forward.law": [(RELU, sorted(WEIGHTS - {"uniform_over_d"}))],
+    "feed_forward.init": [(RELU, sorted(WEIGHTS - {"uniform_over_d"}))],
     "init": [(ALONE, ["ideal"])],
     "beta": [({"init": "ideal"}, [{"W_KQ1": 10}])],
     "freeze": [(ALONE, [["embed.*"]])],

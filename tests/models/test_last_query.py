@@ -147,13 +147,13 @@ def test_a_bias_starts_at_zero_and_leaves_the_other_draws_alone():
     assert torch.equal(models[0](some_tokens()), models[1](some_tokens()))
 
 
-# The law of the attention matrices
+# The initial distribution of the attention matrices
 
 
 def test_normal_over_out_divides_by_the_length_of_what_each_matrix_gives():
     """Var W = 1/d_head for W_Q, W_K and W_V, and 1/d_model for W_O (Nichani et al. 2024)."""
     d, d_head = 64, 8
-    config = {"d_model": d, "attention": {"law": "normal_over_out", "n_heads": 8, "d_head": d_head}}
+    config = {"d_model": d, "attention": {"init": "normal_over_out", "n_heads": 8, "d_head": d_head}}
     sizes = {"n_tokens": N, "n_positions": T, "n_outputs": N}
     attn = ToyTransformer(ModelConfig.model_validate(config), **sizes, generator=generator(0, "model")).attention(0)
     for W, variance in ((attn.W_Q, 1 / d_head), (attn.W_K, 1 / d_head), (attn.W_V, 1 / d_head), (attn.W_O, 1 / d)):

@@ -1,4 +1,4 @@
-"""Learned matrices beside the ideal ones: 1 for Hebb's matrix, 0 for a random one, and the pairs most wrong by name."""
+"""Learned matrices beside the ideal ones: 1 for the Hebbian matrix, 0 for a random one, and the worst pairs."""
 
 import math
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_the_ideal_matrices_are_aligned_with_themselves():
 def test_a_random_matrix_is_aligned_by_chance():
     """cos = 0 ± σ, σ = |Uᵀ M*ᵀ E| / (|U| |E| |M*|) for a W of independent entries.
 
-    With random vectors |Uᵀ M*ᵀ E|² ∝ ⟨λ³⟩² and |M*|² ∝ ⟨λ²⟩², λ of the law of Marchenko and Pastur with c = n/d, so
+    With random vectors |Uᵀ M*ᵀ E|² ∝ ⟨λ³⟩² and |M*|² ∝ ⟨λ²⟩², λ distributed by Marchenko and Pastur with c = n/d, so
     σ = (1 + 3c + c²) / ((1 + c) n).
     """
     d, n = 64, 65
@@ -110,7 +110,7 @@ def test_only_candidates_count():
 
 
 def test_a_silent_model_has_no_metrics():
-    silent = {"law": "zeros", "kq": "joint", "ov": "joint"}
+    silent = {"init": "zeros", "kq": "joint", "ov": "joint"}
     result = probe(*setting("quickstart.yaml", model__attention=silent))
     assert result.metrics == result.references == result.failures == {}
     assert isinstance(result.figure(), go.Figure)
@@ -134,28 +134,28 @@ def test_the_pairs_that_are_most_wrong_are_named():
     assert result.references["alignment/W_OV2_signal_to_crosstalk"].ideal is None
 
 
-def law_model(kind: str, log_law: torch.Tensor) -> tuple[BigramTask, ToyTransformer]:
-    """A feed-forward part whose answers are log_law: linear, or x⁺ W − x⁻ W, which is x W as well."""
+def distribution_model(kind: str, log_p: torch.Tensor) -> tuple[BigramTask, ToyTransformer]:
+    """A feed-forward part whose answers are log_p: linear, or x⁺ W − x⁻ W, which is x W as well."""
     feed_forward = {"kind": kind, "width": 130 if kind == "relu" else None}
     task, model = setting("quickstart.yaml", **ONE_HOT, model__position="none", model__feed_forward=feed_forward)
     part = model.feed_forward(1)
     assert part is not None
     with torch.no_grad():
         if part.W_out is None:
-            part.W_in.copy_(log_law)
+            part.W_in.copy_(log_p)
         else:
             part.W_in.copy_(torch.cat([torch.eye(65), -torch.eye(65)], 1))
-            part.W_out.copy_(torch.cat([log_law, -log_law]))
+            part.W_out.copy_(torch.cat([log_p, -log_p]))
     return task, model
 
 
 @pytest.mark.parametrize("kind", ["linear", "relu"])
-def test_a_law_is_compared_as_probabilities(kind: str):
-    law = setting("quickstart.yaml")[0].bigram
-    log_law = law.clamp(min=1e-30).log()
-    assert of(probe(*law_model(kind, log_law)), "FF2_cosine") == pytest.approx(1, abs=1e-5)
-    uniform = probe(*law_model(kind, torch.zeros(65, 65)))
-    used = law[5:].double()  # rows of the triggers are not asked for
+def test_a_distribution_is_compared_as_probabilities(kind: str):
+    p = setting("quickstart.yaml")[0].bigram
+    log_p = p.clamp(min=1e-30).log()
+    assert of(probe(*distribution_model(kind, log_p)), "FF2_cosine") == pytest.approx(1, abs=1e-5)
+    uniform = probe(*distribution_model(kind, torch.zeros(65, 65)))
+    used = p[5:].double()  # rows of the triggers are not asked for
     expected = float(used.sum() / (used.norm() * math.sqrt(60 * 65)))
     reference = uniform.references["alignment/FF2_cosine"]
     assert (of(uniform, "FF2_cosine"), reference.chance) == pytest.approx((expected, expected), abs=1e-5)
@@ -164,14 +164,14 @@ def test_a_law_is_compared_as_probabilities(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["linear", "relu"])
-def test_the_rows_of_a_law_that_are_most_wrong_are_named(kind: str):
+def test_the_rows_of_a_distribution_that_are_most_wrong_are_named(kind: str):
     task = setting("quickstart.yaml")[0]
-    log_law = task.bigram.clamp(min=1e-30).log()
-    log_law[7] = torch.where(torch.arange(65) == 3, 5.0, 0.0)
-    task, model = law_model(kind, log_law)
+    log_p = task.bigram.clamp(min=1e-30).log()
+    log_p[7] = torch.where(torch.arange(65) == 3, 5.0, 0.0)
+    task, model = distribution_model(kind, log_p)
     row, says, likeliest = (task.token_names[i] for i in (7, 3, int(task.bigram[7].argmax())))
     p = task.bigram[7].double()
-    said = log_law[7].double().log_softmax(0)
+    said = log_p[7].double().log_softmax(0)
     divergence = float((torch.special.xlogy(p, p) - p * said).sum())
     result = probe(task, model, worst=2)
     worst, second = result.failures["alignment/FF2_cosine"]

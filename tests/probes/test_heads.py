@@ -179,7 +179,7 @@ def test_chance_is_counted_on_the_tokens():
 
 
 def test_matrices_of_zeros_attend_like_chance():
-    result = probe(build({"attention": {"law": "zeros", "n_heads": 2}}), some_tokens())
+    result = probe(build({"attention": {"init": "zeros", "n_heads": 2}}), some_tokens())
     for name, value in result.metrics.items():
         assert value == pytest.approx(result.references[name].chance, abs=1e-6)
 

@@ -45,7 +45,7 @@ def probe(kind: str, task: BigramTask, model: ToyTransformer, **fields: Any) -> 
 
 
 def test_the_probes_measure_the_matrix_that_was_written():
-    """Hebb's matrix of each memory; the scale it was written with does not matter, its orientation does."""
+    """The Hebbian matrix of each memory; the scale it was written with does not matter, its orientation does."""
     task, model = setting()
     found = {kind: probe(kind, task, model).metrics for kind in KINDS}
     for name, memory in task.memories(model).items():
@@ -63,7 +63,7 @@ def test_the_probes_measure_the_matrix_that_was_written():
 def test_margins_and_utilisation_agree_with_recall():
     task, model = setting(task__triggers="random")
     recall, margins, utilisation = (probe(kind, task, model).metrics for kind in ("memory_recall", *KINDS[::3]))
-    assert recall["recall/W_OV2"] < 1  # 65 pairs are too many for Hebb at d = 32
+    assert recall["recall/W_OV2"] < 1  # 65 pairs are too many for the Hebbian rule at d = 32
     for name, memory in task.memories(model).items():
         n = len(memory.association.keys)
         assert margins[f"margin/{name}_negative"] == pytest.approx(1 - recall[f"recall/{name}"], abs=1e-6)
@@ -169,7 +169,7 @@ def test_a_feed_forward_part_is_a_matrix_only_if_linear():
 
 
 def test_a_silent_model_has_few_metrics_and_all_are_finite():
-    silent = {"law": "zeros", "kq": "joint", "ov": "joint"}
+    silent = {"init": "zeros", "kq": "joint", "ov": "joint"}
     task, model = setting("quickstart.yaml", model__attention=silent)
     names = {name for kind in KINDS for name in probe(kind, task, model).metrics}
     assert names == {
@@ -222,8 +222,8 @@ def test_the_figure_of_a_spectrum_shows_both_laws():
     for name in ("measured", "Gaussian matrix", "Hebbian matrix"):
         for curve in traces(figure, name):
             assert list(curve.y) == sorted(curve.y, reverse=True)
-    measured, gaussian, hebb = (np.asarray(traces(figure, name)[-1].y) for name in ("meas", "Gauss", "Hebb"))
-    assert np.abs(measured - hebb).mean() < np.abs(measured - gaussian).mean()  # the ideal memory is Hebb's
+    measured, gaussian, hebbian = (np.asarray(traces(figure, name)[-1].y) for name in ("meas", "Gauss", "Hebb"))
+    assert np.abs(measured - hebbian).mean() < np.abs(measured - gaussian).mean()  # the ideal memory is Hebbian
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -224,7 +224,7 @@ def chance_divergence(rows: np.ndarray) -> float:
 @pytest.mark.parametrize("kind", ["linear", "relu"])
 def test_a_silent_feed_forward_part_is_at_chance(kind: str, triggers: str, first: int):
     task = task_of(triggers=triggers)
-    model = one_hot_model(task, feed_forward={"kind": kind, "law": "zeros"})
+    model = one_hot_model(task, feed_forward={"kind": kind, "init": "zeros"})
     result = recall(task, model)
     expected = chance_divergence(load_table(SHAKESPEARE, 65).bigram[first:])
     assert result.metrics["kl/FF2"] == pytest.approx(expected, abs=1e-4)
@@ -237,8 +237,8 @@ def test_a_feed_forward_part_that_stores_log_bigrams_has_no_divergence():
     task = task_of()
     model = one_hot_model(task, feed_forward={"kind": "linear"})
     table = load_table(SHAKESPEARE, 65)
-    log_law = np.log(np.maximum(table.bigram, 1e-30))
-    model.write(Slot("FF", 1), torch.tensor(log_law, dtype=torch.float32))
+    log_p = np.log(np.maximum(table.bigram, 1e-30))
+    model.write(Slot("FF", 1), torch.tensor(log_p, dtype=torch.float32))
     result = recall(task, model)
     assert result.metrics["kl/FF2"] == pytest.approx(0, abs=1e-5)
     # A row whose two likeliest successors tie has no one answer to recall.

@@ -68,7 +68,7 @@ def scramble(model: ToyTransformer, slot: Slot) -> None:
 def test_an_ideal_model_stays_as_it_is(scale: Any, kq: str):
     """At β = 3 accuracy depends on the norm, which must be that of the matrix that acts, whatever holds it."""
     task, model = setting(
-        model__attention={"kq": kq, "ov": "joint", "scale": scale, "law": "normal_over_d"},
+        model__attention={"kq": kq, "ov": "joint", "scale": scale, "init": "normal_over_d"},
         model__beta={"W_KQ1": 3, "W_KQ2": 3},
     )
     result = probe(task, model)
@@ -146,11 +146,11 @@ def test_where_some_memories_fit_those_are_transplanted():
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_layer_norms_and_feed_forward_parts_stay_as_learned(norm: str):
     task, model = setting("quickstart.yaml", model__feed_forward={"kind": "linear"}, model__norm=norm)
-    assert set(probe(task, model).metrics) == NAMES  # FF2 is a law
+    assert set(probe(task, model).metrics) == NAMES  # FF2 is a distribution
 
 
 def test_a_matrix_of_zeros_has_a_transplant_of_zeros():
-    silent = {"law": "zeros", "kq": "joint", "ov": "joint"}
+    silent = {"init": "zeros", "kq": "joint", "ov": "joint"}
     task, model = setting("quickstart.yaml", model__attention=silent)
     result = probe(task, model)
     assert dict(result.metrics) == dict.fromkeys(NAMES, after(result, "learned"))
@@ -202,7 +202,7 @@ def test_a_strangers_task_can_be_transplanted(monkeypatch: pytest.MonkeyPatch):
     from copycat.previous import CopyTask
 
     task = CopyTask(CopyConfig(kind="copy"), torch.device("cpu"))
-    attention = {"kq": "joint", "ov": "joint", "scale": 1, "law": "normal_over_d"}
+    attention = {"kq": "joint", "ov": "joint", "scale": 1, "init": "normal_over_d"}
     vectors = dict.fromkeys(("embedding", "position", "unembedding"), "sphere")
     config = ModelConfig.model_validate({"d_model": 64, "n_layers": 1, "attention": attention, **vectors})
     result = probe(task, build_model(config, task, 0))

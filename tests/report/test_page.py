@@ -98,7 +98,7 @@ def test_memories_alone_open_the_same_way(tmp_path: Path) -> None:
         "Capacity by dimension",
         "theory: optimum",
         "Scores",
-        "Hebb's mean",
+        "mean of the Hebbian rule",
         "Singular values of",
         "Associations stored",
     ):

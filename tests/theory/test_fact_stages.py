@@ -58,5 +58,5 @@ def test_arguments_out_of_range_are_named() -> None:
         theory.stage_time(1, 2)
     with pytest.raises(ValueError, match="n_subjects is 0"):
         theory.subject_rate(0, 4, 8)
-    with pytest.raises(ValueError, match="law sums to 2"):
+    with pytest.raises(ValueError, match="conditional sums to 2"):
         theory.token_rate(1, np.ones(2))

@@ -63,11 +63,11 @@ def test_step_1_is_the_expectation_over_all_sequences(n_tokens: int, seq_len: in
             others = iter([code // (N - 1) ** i % (N - 1) + 1 for i in range(free)])
             z = np.array([q if t in (s, T - 1) else next(others) for t in range(T)])
             count += 1
-            for law, w in weights.items():
+            for signal, w in weights.items():
                 seen = np.bincount(z, weights=w, minlength=N) / T
-                sums[law] += seen[z[s + 1]] - seen.sum() / N  # Σ_k (1{y=k} − 1/N) Σ_r w_r 1{z_r=k}
-    for law, total in sums.items():
-        assert law(N, T).diagonal == pytest.approx(total / count / N, rel=1e-9)
+                sums[signal] += seen[z[s + 1]] - seen.sum() / N  # Σ_k (1{y=k} − 1/N) Σ_r w_r 1{z_r=k}
+    for signal, total in sums.items():
+        assert signal(N, T).diagonal == pytest.approx(total / count / N, rel=1e-9)
 
 
 def test_the_remapped_memory_is_nearly_as_strong_as_the_other() -> None:
@@ -107,7 +107,7 @@ def test_short_sequences_have_no_trigger_signal() -> None:
 
 
 @given(lengths, st.floats(0.1, 3), st.floats(0.1, 3))
-def test_small_gains_give_the_law_of_one_over_t(seq_len: int, beta_1: float, beta_2: float) -> None:
+def test_small_gains_give_a_signal_of_one_over_t(seq_len: int, beta_1: float, beta_2: float) -> None:
     """β_1 β_2 / (T (T−2) t) · (1{r=t−1} − 1/t); in row T−1, which s = T−1 cannot reach, all but 1/T of it."""
     T, signal = seq_len, theory.position_signal(seq_len, beta_1, beta_2)
     for t in range(2, T):

@@ -99,8 +99,8 @@ def test_attention_learns_like_feed_forward_from_the_contexts_that_hold_the_toke
     """
     n_tokens, T = 40_000, 11
     mean = 8.0
-    law = [math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(1, 41)]
-    expected = sum(p * feed_forward_recall(n_tokens, 0.5, n) for n, p in enumerate(law, start=1))
+    poisson = [math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(1, 41)]
+    expected = sum(p * feed_forward_recall(n_tokens, 0.5, n) for n, p in enumerate(poisson, start=1))
     m = round(mean * n_tokens / (T - 1))
     assert attention_recall(n_tokens, T, 0.5, m) == pytest.approx(expected, abs=2e-3)
 

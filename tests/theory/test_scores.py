@@ -9,42 +9,42 @@ from toytf.theory.statistical_dimension import _project
 
 @pytest.mark.parametrize(("p", "mean", "spread"), [(555, 2.275, 0.217), (345, 2.13, 0.24)])
 def test_the_right_score_is_narrow_and_just_at_the_cut(p: int, mean: float, spread: float):
-    law = optimum_scores(p)
-    assert law.mean == law.rival_cut == pytest.approx(mean, abs=0.01)
-    assert law.spread == pytest.approx(spread, abs=0.006)
+    scores = optimum_scores(p)
+    assert scores.mean == scores.rival_cut == pytest.approx(mean, abs=0.01)
+    assert scores.spread == pytest.approx(spread, abs=0.006)
 
 
 def test_a_margin_lifts_the_right_score_above_the_cut():
-    law = optimum_scores(100, 0.7)
-    assert law.rival_cut is not None
-    assert law.mean - law.rival_cut == pytest.approx(0.7)
+    scores = optimum_scores(100, 0.7)
+    assert scores.rival_cut is not None
+    assert scores.mean - scores.rival_cut == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(("p", "kappa"), [(2, 0.0), (5, 1.0), (60, 0.0), (60, 2.0)])
-def test_the_law_is_that_of_projected_normal_scores(p: int, kappa: float):
+def test_the_scores_are_projected_normal_scores(p: int, kappa: float):
     samples = 40_000
     rng = np.random.default_rng(2)
     z_0, z = rng.standard_normal(samples), -np.sort(-rng.standard_normal((samples, p - 1)), axis=1)
     t, _ = _project(z_0, z, kappa)
     rivals = np.minimum(z, t[:, None])
-    law = optimum_scores(p, kappa)
+    scores = optimum_scores(p, kappa)
     # Two samplings of at least 40 000 draws with a spread of at most .9: four errors are .025.
-    assert law.mean == pytest.approx((t + kappa).mean(), abs=0.025)
-    assert law.spread == pytest.approx(t.std(), abs=0.025)
-    assert law.rival_spread == pytest.approx(rivals.std(), abs=0.025 / math.sqrt(p - 1))
+    assert scores.mean == pytest.approx((t + kappa).mean(), abs=0.025)
+    assert scores.spread == pytest.approx(t.std(), abs=0.025)
+    assert scores.rival_spread == pytest.approx(rivals.std(), abs=0.025 / math.sqrt(p - 1))
 
 
 def test_hardly_any_rival_is_cut_when_there_are_many():
     assert 0.99 < optimum_scores(4096).rival_spread < 1
 
 
-def test_hebb_is_higher_and_broader_than_the_optimum():
-    hebb, optimum = hebbian_scores(555, 64, 64), optimum_scores(555)
-    assert hebb.mean == pytest.approx(2.717, abs=0.001)
-    assert hebb.rival_spread == pytest.approx(1.11, abs=0.005)
-    assert (hebb.spread, hebb.rival_cut) == (1, None)
-    assert hebb.mean > optimum.mean
-    assert hebb.spread > 4 * optimum.spread
+def test_the_hebbian_rule_is_higher_and_broader_than_the_optimum():
+    hebbian, optimum = hebbian_scores(555, 64, 64), optimum_scores(555)
+    assert hebbian.mean == pytest.approx(2.717, abs=0.001)
+    assert hebbian.rival_spread == pytest.approx(1.11, abs=0.005)
+    assert (hebbian.spread, hebbian.rival_cut) == (1, None)
+    assert hebbian.mean > optimum.mean
+    assert hebbian.spread > 4 * optimum.spread
     assert hebbian_scores(345, 48, 48).mean == pytest.approx(2.58, abs=0.005)
 
 
@@ -60,11 +60,11 @@ def test_hebbian_scores_by_simulation(d_in: int, d_out: int):
         S = X @ (X.T @ Y) @ Y.T / math.sqrt(p * d_in * d_out)
         right.append(np.diag(S))
         rivals.append(S[~np.eye(p, dtype=bool)])
-    law = hebbian_scores(p, d_in, d_out)
+    scores = hebbian_scores(p, d_in, d_out)
     # Draws fluctuate by √2/d in the mean and .04 in the spreads, and 24 are averaged; the rest is of order 1/d.
-    assert np.mean(right) == pytest.approx(law.mean, rel=0.03)
+    assert np.mean(right) == pytest.approx(scores.mean, rel=0.03)
     assert np.mean([s.std() for s in right]) == pytest.approx(1, abs=0.05)
-    assert np.var(rivals) == pytest.approx(law.rival_spread**2, rel=0.03)
+    assert np.var(rivals) == pytest.approx(scores.rival_spread**2, rel=0.03)
 
 
 def test_extreme_level():

@@ -124,7 +124,7 @@ def test_a_cut_spectrum_is_the_rescaled_top():
 
 
 @pytest.mark.parametrize("c", [0.01, 0.5, 0.9, 2.0])
-def test_moments_of_the_hebbian_law(c: float):
+def test_moments_of_the_hebbian_matrix(c: float):
     """⟨s⁰⟩ = 1 − (zeros), ⟨s²⟩ = 1, ⟨s⁴⟩ = 2 + c, ⟨s⁶⟩ = 5 + 6c + c² (from 1/x = y / ((1 + y)² (1 + c y)))."""
     s = np.linspace(0, 6, 60_001)
     density = hebbian_density(s, c)
@@ -156,7 +156,7 @@ def test_hebbian_singular_values_by_simulation(d: int, p: int):
     assert (predicted == 0).sum() == max(0, d - p)
 
 
-def test_quantiles_and_density_are_the_same_law():
+def test_quantiles_and_density_are_of_the_same_distribution():
     s = np.linspace(0, 4, 40_001)
     density = hebbian_density(s, 0.5)
     cumulative = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(s))])

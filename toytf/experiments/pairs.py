@@ -1,6 +1,6 @@
 """What the configs of the experiments on memories alone share: sizes, random pairs, rules, and the memory they take."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -20,7 +20,9 @@ def sides(size: Size) -> tuple[int, int]:
 class DataConfig(Config):
     """Random pairs z → f(z)."""
 
-    law: Literal["sphere", "gaussian"] = "sphere"
+    renamed: ClassVar[dict[str, str]] = {"law": "distribution"}
+
+    distribution: Literal["sphere", "gaussian"] = "sphere"
     """sphere: all vectors have the same norm; gaussian: independent entries, norms differ."""
     n_answers: Annotated[int, Field(ge=2)] | None = None
     """f(z) = z mod n_answers; null: every key has an answer of its own."""

@@ -12,21 +12,21 @@ def gradient_step(
     W: Float[Tensor, "d_out d_in"] | None = None,
     *,
     lr: float = 1.0,
-    law: Float[Tensor, "n m"] | None = None,
+    conditional: Float[Tensor, "n m"] | None = None,
 ) -> Float[Tensor, "d_out d_in"]:
     """One step of gradient descent on the cross-entropy of p̂_W(y|z) = softmax_y(u_yᵀ W e_z).
 
     W_1 = W − η ∇L(W),   ∇L(W) = Σ_z p(z) Σ_y (p̂_W(y|z) − p(y|z)) u_y e_zᵀ
 
-    η = lr; W = 0 if None; p(z) are the normalised weights, uniform if there are none; law[z, y] = p(y|z), by default
-    1{y = f(z)}. Values that may not compete have p̂ = 0. From W = 0 with orthonormal keys and values the step gives
-    u_yᵀ W_1 e_z = η p(z) (1{y = f(z)} − 1/m): `hebbian`, minus the mean value (Bietti et al. 2023, Lemma 1).
+    η = lr; W = 0 if None; p(z) are the normalised weights, uniform if there are none; conditional[z, y] = p(y|z), by
+    default 1{y = f(z)}. Values that may not compete have p̂ = 0. From W = 0 with orthonormal keys and values the step
+    gives u_yᵀ W_1 e_z = η p(z) (1{y = f(z)} − 1/m): `hebbian`, minus the mean value (Bietti et al. 2023, Lemma 1).
     """
-    if law is None:
+    if conditional is None:
         shape = len(association.keys), len(association.values)
-        law = association.keys.new_zeros(shape).scatter(1, association.targets[:, None], 1.0)
+        conditional = association.keys.new_zeros(shape).scatter(1, association.targets[:, None], 1.0)
     W = _zeros(association) if W is None else W
-    error = association.scores(W).softmax(1) - law
+    error = association.scores(W).softmax(1) - conditional
     return W - lr * association.values.T @ (_frequencies(association)[:, None] * error).T @ association.keys
 
 

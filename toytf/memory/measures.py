@@ -112,8 +112,8 @@ def measure_scores(association: Association, memory: Readable) -> list[Measureme
         return _measurements(SCORES, metrics, {})
     d_in, d_out = _dimensions(association)
     stretch = math.sqrt(d_out / min(d_out, n_values - 1))  # fewer values are longer in the space of their differences
-    law = optimum_scores(n_values, maximal_margin(len(association.keys), d_in, d_out, n_values=n_values) / stretch)
-    predicted = {"correct_mean": law.mean, "correct_spread": law.spread, "rival_spread": law.rival_spread}
+    best = optimum_scores(n_values, maximal_margin(len(association.keys), d_in, d_out, n_values=n_values) / stretch)
+    predicted = {"correct_mean": best.mean, "correct_spread": best.spread, "rival_spread": best.rival_spread}
     return _measurements(SCORES, metrics, {name: stretch * value for name, value in predicted.items()})
 
 
@@ -134,7 +134,7 @@ def score_levels(association: Association) -> dict[str, float]:
     return {
         "t*: best weights at capacity": optimum_scores(m).mean,
         "√(2 log m): largest of m normal scores": extreme_level(m),
-        "√(d_in d_out / n): Hebb's mean": hebbian_scores(n, *_dimensions(association)).mean,
+        "√(d_in d_out / n): mean of the Hebbian rule": hebbian_scores(n, *_dimensions(association)).mean,
     }
 
 
@@ -156,10 +156,10 @@ def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> list[Measurement
     """The singular values s of √k W / ‖W‖_F, k = min(d_out, d_in), against those of a Gaussian matrix of the same rank.
 
     `fourth_moment` = mean s⁴ over all k;  `largest`;  `effective_rank` = (Σ s²)² / Σ s⁴;
-    `distance` = mean |s_i − q_i| to the quantiles q of the Gaussian law (the quarter circle, if square and of full
-    rank);  `distance_hebbian`, the same to the law of the Hebbian matrix of n pairs, for a square W.
+    `distance` = mean |s_i − q_i| to the quantiles q of a Gaussian matrix (the quarter circle, if square and of full
+    rank);  `distance_hebbian`, the same for the Hebbian matrix of n pairs, for a square W.
 
-    Theory: 2, 2 and k/2 for the quarter circle; a law cut to a lower rank has larger moments.
+    Theory: 2, 2 and k/2 for the quarter circle; a spectrum cut to a lower rank has larger moments.
     """
     s = singular_values(W)
     if not len(s):
@@ -181,14 +181,14 @@ def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> list[Measurement
     return _measurements(SPECTRUM, metrics, theory)
 
 
-def spectrum_laws(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[np.ndarray, "k"]]:
-    """The singular values of W as `measured`, and the quantiles of the laws they are compared with; {} if W is 0."""
+def compared_spectra(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[np.ndarray, "k"]]:
+    """The singular values of W as `measured`, beside those of a Gaussian and a Hebbian matrix; {} if W is 0."""
     s = singular_values(W)
     if not len(s):
         return {}
     d_out, d_in = W.shape
-    laws = {"measured": s, "Gaussian matrix": gaussian_singular_values(int((s > 0).sum()), d_in, d_out)}
-    return laws | ({"Hebbian matrix": hebbian_singular_values(d_in, n)} if d_in == d_out and n > 0 else {})
+    spectra = {"measured": s, "Gaussian matrix": gaussian_singular_values(int((s > 0).sum()), d_in, d_out)}
+    return spectra | ({"Hebbian matrix": hebbian_singular_values(d_in, n)} if d_in == d_out and n > 0 else {})
 
 
 def measure_utilisation(association: Association, memory: Readable, rank: int | None = None) -> list[Measurement]:
@@ -238,9 +238,9 @@ _hebbian_quantiles = functools.cache(hebbian_singular_values)
 
 @functools.cache
 def _gaussian_moment_and_edge(rank: int, d_in: int, d_out: int) -> tuple[float, float]:
-    """⟨s⁴⟩ over all min(d_in, d_out) and the largest s of the Gaussian law cut to a rank: 2 and 2 for square and full.
+    """⟨s⁴⟩ over all min(d_in, d_out) and the largest s of a Gaussian matrix cut to a rank: 2 and 2 for square and full.
 
-    ⟨s⁴⟩ is a sum over quantiles of the same law at a larger size, where it is an integral to five digits.
+    ⟨s⁴⟩ is a sum over quantiles of the same density at a larger size, where it is an integral to five digits.
     """
     k, larger = min(d_in, d_out), math.ceil(4096 / min(d_in, d_out))
     quantiles = gaussian_singular_values(larger * rank, larger * d_in, larger * d_out)

@@ -17,7 +17,8 @@ from toytf.randomness import generator
 BLOCK = 256
 """Rows drawn at a time: a stream grows by whole blocks, each from a generator of its own."""
 
-Law = Literal["sphere", "gaussian"]
+RowDistribution = Literal["sphere", "gaussian"]
+"""How the vectors of a stream are drawn."""
 
 
 class AssociationStream:
@@ -33,13 +34,13 @@ class AssociationStream:
         d_in: int,
         d_out: int,
         *,
-        law: Law = "sphere",
+        distribution: RowDistribution = "sphere",
         n_answers: int | None = None,
         own_rivals: bool = False,
         purpose: str = "",
         device: torch.device | str = "cpu",
     ) -> None:
-        self.seed, self.d_in, self.d_out, self.law = seed, d_in, d_out, law
+        self.seed, self.d_in, self.d_out, self.distribution = seed, d_in, d_out, distribution
         self.n_answers, self.own_rivals, self.purpose, self.device = n_answers, own_rivals, purpose, device
         self._drawn: dict[str, Tensor] = {}
 
@@ -66,7 +67,7 @@ class AssociationStream:
         while len(rows) < n:
             stream = generator(self.seed, "association", self.purpose, name, len(rows))
             block = torch.randn(BLOCK, d, generator=stream)  # on the CPU, so that a seed is the same everywhere
-            if self.law == "sphere":
+            if self.distribution == "sphere":
                 block = torch.nn.functional.normalize(block, dim=1) * d**0.5
             rows = self._drawn[name] = torch.cat([rows, block.to(self.device)])
         return rows[:n]

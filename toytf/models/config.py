@@ -1,21 +1,23 @@
 """What a ToyTransformer is made of, as config: the parts the theory needs are fields, not subclasses."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from toytf.config.sections import Config
 
-VectorLaw = Literal["normal", "normal_over_d", "uniform_over_d", "sphere", "orthonormal", "one_hot"]
-"""The law of a set of vectors in R^d: entries N(0, 1), N(0, 1/d) or U(±1/√d); unit vectors that are uniform on the
+VectorDistribution = Literal["normal", "normal_over_d", "uniform_over_d", "sphere", "orthonormal", "one_hot"]
+"""How a set of vectors is drawn in R^d: entries N(0, 1), N(0, 1/d) or U(±1/√d); unit vectors that are uniform on the
 sphere, orthonormal, or the first basis vectors."""
 
-WeightLaw = Literal["normal", "normal_over_d", "normal_over_out", "uniform_over_d", "orthonormal", "zeros"]
-"""The law of a weight matrix; d is the length of the vectors it reads, `out` of those it gives."""
+WeightDistribution = Literal["normal", "normal_over_d", "normal_over_out", "uniform_over_d", "orthonormal", "zeros"]
+"""How a weight matrix is drawn; d is the length of the vectors it reads, `out` of those it gives."""
 
 
 class AttentionConfig(Config):
     """Attention of every layer."""
+
+    renamed: ClassVar[dict[str, str]] = {"law": "init"}
 
     kind: Literal["softmax", "linear"] = "softmax"
     """linear: the scores of earlier tokens are the weights themselves, without a softmax."""
@@ -29,12 +31,14 @@ class AttentionConfig(Config):
     scale: Literal["sqrt_d_head"] | PositiveFloat = "sqrt_d_head"
     """What scores are divided by (with joint W_KQ, d_head is d_model)."""
     residual: bool = True
-    law: WeightLaw = "uniform_over_d"
-    """Initial law of the attention matrices."""
+    init: WeightDistribution = "uniform_over_d"
+    """How the matrices are drawn at the start: their initial distribution."""
 
 
 class FeedForwardConfig(Config):
     """Feed-forward part, in the layers that have one."""
+
+    renamed: ClassVar[dict[str, str]] = {"law": "init"}
 
     kind: Literal["none", "linear", "relu"] = "none"
     """linear: x W; relu: relu(x W_in) W_out."""
@@ -47,7 +51,8 @@ class FeedForwardConfig(Config):
     reads: Literal["attention", "block_input"] = "attention"
     """attention: the stream after attention (sequential); block_input: the same input as attention (parallel)."""
     residual: bool = True
-    law: WeightLaw = "uniform_over_d"
+    init: WeightDistribution = "uniform_over_d"
+    """How the matrices are drawn at the start: their initial distribution."""
 
     @model_validator(mode="after")
     def _bias_has_units(self) -> "FeedForwardConfig":
@@ -61,10 +66,10 @@ class ModelConfig(Config):
 
     d_model: PositiveInt = 128
     n_layers: PositiveInt = 2
-    embedding: VectorLaw = "normal"
-    position: VectorLaw | Literal["sinusoidal", "none"] = "normal"
+    embedding: VectorDistribution = "normal"
+    position: VectorDistribution | Literal["sinusoidal", "none"] = "normal"
     """Absolute positions, added to the embeddings. Random or learned is a matter of `freeze`."""
-    unembedding: VectorLaw = "uniform_over_d"
+    unembedding: VectorDistribution = "uniform_over_d"
     norm: Literal["none", "layer"] = "none"
     """layer: LayerNorm before attention, before feed-forward, and at the end."""
     attention: AttentionConfig = AttentionConfig()

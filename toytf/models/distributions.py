@@ -1,4 +1,4 @@
-"""Initial laws of vectors and weights."""
+"""How vectors and weights are drawn at the start."""
 
 import math
 
@@ -7,17 +7,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toytf.errors import UserError
-from toytf.models.config import VectorLaw, WeightLaw
+from toytf.models.config import VectorDistribution, WeightDistribution
 
 
 def draw_vectors(
-    law: VectorLaw, n: int, d: int, generator: torch.Generator, *, what: str, first_axis: int = 0
+    distribution: VectorDistribution, n: int, d: int, generator: torch.Generator, *, what: str, first_axis: int = 0
 ) -> Float[Tensor, "n d"]:
-    """n vectors of R^d by a law; `what` names them in an error; one-hot vectors use the axes from `first_axis` on."""
-    needed = first_axis + n if law == "one_hot" else n
-    if law in ("one_hot", "orthonormal") and needed > d:
-        raise UserError(f'{what} = "{law}" needs d_model ≥ {needed}, got {d}')
-    match law:
+    """n vectors of R^d; `what` names them in an error; one-hot vectors use the axes from `first_axis` on."""
+    needed = first_axis + n if distribution == "one_hot" else n
+    if distribution in ("one_hot", "orthonormal") and needed > d:
+        raise UserError(f'{what} = "{distribution}" needs d_model ≥ {needed}, got {d}')
+    match distribution:
         case "sphere":
             return torch.nn.functional.normalize(torch.randn(n, d, generator=generator), dim=1)
         case "orthonormal":
@@ -25,20 +25,20 @@ def draw_vectors(
         case "one_hot":
             return torch.eye(d)[first_axis : first_axis + n].clone()
         case _:
-            return _entries(law, (n, d), d, generator)
+            return _entries(distribution, (n, d), d, generator)
 
 
 def draw_weights(
-    law: WeightLaw, shape: tuple[int, int, int], fan_in: int, generator: torch.Generator
+    distribution: WeightDistribution, shape: tuple[int, int, int], fan_in: int, generator: torch.Generator
 ) -> Float[Tensor, "head d_in d_out"]:
     """A weight matrix per head; fan_in is the length d of the vectors it reads, d_out of those it gives."""
-    if law == "orthonormal":
+    if distribution == "orthonormal":
         heads, d_in, d_out = shape
         squares = [_orthonormal(max(d_in, d_out), generator)[:d_in, :d_out] for _ in range(heads)]
         return torch.stack(squares)
-    if law == "normal_over_out":
+    if distribution == "normal_over_out":
         return _entries("normal_over_d", shape, shape[-1], generator)
-    return _entries(law, shape, fan_in, generator)
+    return _entries(distribution, shape, fan_in, generator)
 
 
 def sinusoidal(n: int, d: int) -> Float[Tensor, "n d"]:
@@ -48,8 +48,8 @@ def sinusoidal(n: int, d: int) -> Float[Tensor, "n d"]:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :d].clone()
 
 
-def _entries(law: str, shape: tuple[int, ...], d: int, generator: torch.Generator) -> Tensor:
-    match law:
+def _entries(distribution: str, shape: tuple[int, ...], d: int, generator: torch.Generator) -> Tensor:
+    match distribution:
         case "normal":
             return torch.randn(shape, generator=generator)
         case "normal_over_d":
@@ -58,7 +58,7 @@ def _entries(law: str, shape: tuple[int, ...], d: int, generator: torch.Generato
             return torch.rand(shape, generator=generator).mul(2).sub(1).div(math.sqrt(d))
         case "zeros":
             return torch.zeros(shape)
-    raise ValueError(f"unknown law {law!r}")
+    raise ValueError(f"unknown distribution {distribution!r}")
 
 
 def _orthonormal(d: int, generator: torch.Generator) -> Float[Tensor, "d d"]:

@@ -2,14 +2,14 @@
 
 A new option needs no line here. While it has its default, models are what they were before there was such an option,
 and the fast forwards serve them; with any other value they step aside, until the value is listed. The same holds for a
-new value of an option that is listed; laws of vectors and weights are listed as such, for they only say how the first
-ones are drawn. So an option that was forgotten here costs time, but is never ignored.
+new value of an option that is listed; distributions of vectors and weights are listed as such, for they
+only say how the first ones are drawn. So an option that was forgotten here costs time, but is never ignored.
 """
 
 from typing import Literal, get_args
 
 from toytf.config.sections import Config
-from toytf.models.config import ModelConfig, VectorLaw, WeightLaw
+from toytf.models.config import ModelConfig, VectorDistribution, WeightDistribution
 
 FastPath = Literal["tables", "counts"]
 
@@ -20,8 +20,8 @@ ANY: set[object] = {object}
 
 _BOTH: Options = {
     "d_model": {int},
-    "embedding": {*get_args(VectorLaw)},
-    "unembedding": {*get_args(VectorLaw)},
+    "embedding": {*get_args(VectorDistribution)},
+    "unembedding": {*get_args(VectorDistribution)},
     "norm": {"none"},
     "attention.n_heads": {int},
     "attention.d_head": {int, None},
@@ -29,14 +29,14 @@ _BOTH: Options = {
     "attention.ov": {"joint", "factored"},
     "attention.scale": {"sqrt_d_head", float},
     "attention.residual": {bool},
-    "attention.law": {*get_args(WeightLaw)},
+    "attention.init": {*get_args(WeightDistribution)},
     "feed_forward.kind": {"none", "linear", "relu"},
     "feed_forward.width": {int, None},
     "feed_forward.bias": {bool},
     "feed_forward.layers": {"all", tuple},
     "feed_forward.reads": {"attention", "block_input"},
     "feed_forward.residual": {bool},
-    "feed_forward.law": {*get_args(WeightLaw)},
+    "feed_forward.init": {*get_args(WeightDistribution)},
     # What the first weights are, and when they train: the forward is the same.
     "init": ANY,
     "beta": ANY,
@@ -47,7 +47,7 @@ UNDERSTOOD: dict[FastPath, Options] = {
     "tables": _BOTH
     | {
         "n_layers": {int},
-        "position": {*get_args(VectorLaw), "sinusoidal", "none"},
+        "position": {*get_args(VectorDistribution), "sinusoidal", "none"},
         "attention.kind": {"softmax"},
     },
     "counts": _BOTH

@@ -110,7 +110,7 @@ class Attention(LayerPart):
         heads, k = attention.n_heads, config.d_head
 
         def weights(d_in: int, d_out: int, fan_in: int) -> nn.Parameter:
-            return nn.Parameter(draw_weights(attention.law, (heads, d_in, d_out), fan_in, generator))
+            return nn.Parameter(draw_weights(attention.init, (heads, d_in, d_out), fan_in, generator))
 
         joint_kq, joint_ov = attention.kq == "joint", attention.ov == "joint"
         self.W_Q = None if joint_kq else weights(d, k, d)
@@ -150,12 +150,12 @@ class FeedForward(LayerPart):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__(config.feed_forward.residual)
-        d, law = config.d_model, config.feed_forward.law
+        d, init = config.d_model, config.feed_forward.init
         self.linear = config.feed_forward.kind == "linear"
         width = config.width
-        self.W_in = nn.Parameter(draw_weights(law, (1, d, width), d, generator)[0])
+        self.W_in = nn.Parameter(draw_weights(init, (1, d, width), d, generator)[0])
         self.b_in = nn.Parameter(torch.zeros(width)) if config.feed_forward.bias else None
-        self.W_out = None if self.linear else nn.Parameter(draw_weights(law, (1, width, d), width, generator)[0])
+        self.W_out = None if self.linear else nn.Parameter(draw_weights(init, (1, width, d), width, generator)[0])
 
     def forward(self, x: Float[Tensor, "... d_model"], hook: Hook = no_hook) -> Float[Tensor, "... d_model"]:
         """What the layer adds to the stream."""

@@ -1,4 +1,4 @@
-"""What theory predicts for associative memories, as numbers: capacities, score laws, spectra, information bounds.
+"""What theory predicts for associative memories, as numbers: capacities, scores, spectra, information bounds.
 
 Its modules say `import scipy` and no more, because scipy loads its parts when they are first used: a training that only
 counts parameters does not wait for them.
@@ -46,7 +46,7 @@ from toytf.theory.noise import (
     noise_step,
     relative_spread,
 )
-from toytf.theory.scores import ScoreLaw, extreme_level, hebbian_scores, optimum_scores
+from toytf.theory.scores import ScoreDistribution, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import (
     energy,
     energy_cut,
@@ -68,7 +68,7 @@ from toytf.theory.statistical_dimension import (
 __all__ = [
     "FACTS_PER_PARAMETER",
     "NoiseStep",
-    "ScoreLaw",
+    "ScoreDistribution",
     "StatisticalDimension",
     "TokenSignal",
     "additive_dimension",

@@ -18,17 +18,17 @@ from jaxtyping import Float
 from toytf.theory._domain import Real, at_least
 
 
-def token_rate(count: Real, law: Float[np.ndarray, "A"]) -> float:
+def token_rate(count: Real, conditional: Float[np.ndarray, "A"]) -> float:
     """The rate at which a token's weights grow as long as every answer seems equally likely.
 
     λ_z = E[n_z] · |p(·|z) − 1/|A||₂
 
-    count: E[n_z], how often z stands in a sequence, in the mean over all; law: p(a|z).
+    count: E[n_z], how often z is in a sequence, on average; conditional: p(a|z).
     """
     at_least(0, count=count)
-    if not math.isclose(law.sum(), 1, abs_tol=1e-6):
-        raise ValueError(f"law sums to {law.sum():g}, expected the probabilities of all answers")
-    return float(count * np.linalg.norm(law - 1 / len(law)))
+    if not math.isclose(conditional.sum(), 1, abs_tol=1e-6):
+        raise ValueError(f"conditional sums to {conditional.sum():g}, expected the probabilities of all answers")
+    return float(count * np.linalg.norm(conditional - 1 / len(conditional)))
 
 
 def relation_rate(n_relations: int, n_answers: int) -> float:

@@ -1,4 +1,4 @@
-"""What the Hebbian matrix W = Σ_μ y_μ x_μᵀ recalls, by its Gaussian score law."""
+"""What the Hebbian matrix W = Σ_μ y_μ x_μᵀ recalls, from the Gaussian distribution of its scores."""
 
 import math
 

@@ -17,7 +17,7 @@ from toytf.theory._domain import Real, at_least
 
 _NEGLIGIBLE = 1e-15
 _FAR = 12
-"""Standard deviations beyond which nothing is left of a law of counts."""
+"""Standard deviations beyond which nothing is left of a distribution of counts."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def feed_forward_recall(n_tokens: int, alpha: Real, m: int) -> float:
     at_least(1, m=m)
     k = np.arange(1, m + 1)
     log_odds = k * math.log(alpha) + (m - k) * math.log1p(-alpha)
-    law = np.exp(
+    binomial = np.exp(
         scipy.special.gammaln(m + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(m - k + 1) + log_odds
     )
-    return float(sum(law[i - 1] * _none_reaches(i, m - i, n_tokens) for i in k[law > _NEGLIGIBLE].tolist()))
+    return float(sum(binomial[i - 1] * _none_reaches(i, m - i, n_tokens) for i in k[binomial > _NEGLIGIBLE].tolist()))
 
 
 def attention_recall(n_tokens: int, seq_len: int, alpha: Real, m: int) -> float:
@@ -124,8 +124,8 @@ def _none_reaches(k: int, n: int, boxes: int) -> float:
 
 def _poisson(counts: Int[np.ndarray, "n"], mean: Real) -> Float[np.ndarray, "n"]:
     """P[X = count] for X ~ Poisson(mean)."""
-    law: Float[np.ndarray, "n"] = np.exp(counts * math.log(mean) - mean - scipy.special.gammaln(counts + 1))
-    return law
+    p: Float[np.ndarray, "n"] = np.exp(counts * math.log(mean) - mean - scipy.special.gammaln(counts + 1))
+    return p
 
 
 def _met_before(answers: Real, n_tokens: int, seq_len: int, longest: int) -> Float[np.ndarray, "counts"]:
@@ -135,8 +135,8 @@ def _met_before(answers: Real, n_tokens: int, seq_len: int, longest: int) -> Flo
     """
     x = np.exp(-2j * np.pi * np.arange(longest) / longest)
     in_a_context = (1 + (x - 1) / n_tokens) ** (seq_len - 1)
-    law: Float[np.ndarray, "counts"] = np.fft.ifft(np.exp(answers * (in_a_context - 1))).real.clip(min=0)
-    return law
+    p: Float[np.ndarray, "counts"] = np.fft.ifft(np.exp(answers * (in_a_context - 1))).real.clip(min=0)
+    return p
 
 
 def _check(n_tokens: int = 2, seq_len: int = 2, alpha: Real = 0.5) -> None:

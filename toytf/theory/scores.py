@@ -1,4 +1,5 @@
-"""How the scores of a full memory are distributed: broad and high for Hebb, narrow and just high enough at the optimum.
+"""How the scores of a full memory are distributed: broad and high for the Hebbian rule, narrow at the
+optimum.
 
 The scores are y_νᵀ W x_μ with ‖W‖_F = 1 and rows of norm √d, so that a generic score has variance 1.
 """
@@ -11,7 +12,7 @@ from toytf.theory.statistical_dimension import statistical_dimension
 
 
 @dataclass(frozen=True)
-class ScoreLaw:
+class ScoreDistribution:
     """The right score ~ (mean, spread); the rivals ~ (about 0, rival_spread), none above rival_cut if there is one."""
 
     mean: float
@@ -20,7 +21,7 @@ class ScoreLaw:
     rival_cut: float | None
 
 
-def optimum_scores(n_values: int, kappa: Real = 0.0) -> ScoreLaw:
+def optimum_scores(n_values: int, kappa: Real = 0.0) -> ScoreDistribution:
     """The scores of the best weights at capacity: Gaussian scores z projected on the cone where the right one wins.
 
     s_0 = t* + κ,   s_ν = min(z_ν, t*)
@@ -33,7 +34,7 @@ def optimum_scores(n_values: int, kappa: Real = 0.0) -> ScoreLaw:
     mean, n_rivals = delta.threshold + kappa, n_values - 1
     t_squared = delta.threshold**2 + delta.threshold_spread**2
     rival_squared = (n_values + kappa**2 - delta.value - t_squared) / n_rivals
-    return ScoreLaw(
+    return ScoreDistribution(
         mean=mean,
         spread=delta.threshold_spread,
         rival_spread=math.sqrt(rival_squared - (mean / n_rivals) ** 2),
@@ -41,7 +42,7 @@ def optimum_scores(n_values: int, kappa: Real = 0.0) -> ScoreLaw:
     )
 
 
-def hebbian_scores(p: int, d_in: int, d_out: int) -> ScoreLaw:
+def hebbian_scores(p: int, d_in: int, d_out: int) -> ScoreDistribution:
     """The scores of W = Σ_μ y_μ x_μᵀ, in units √(p d_in d_out) of the noise of the right score.
 
     s_0 ~ N(√(d_in d_out / p), 1),   s_ν ~ N(0, 1 + (d_in + d_out) / p),   no cut
@@ -49,7 +50,7 @@ def hebbian_scores(p: int, d_in: int, d_out: int) -> ScoreLaw:
     The extra variance of a rival is the overlap of y_ν with y_μ and that of x_ν with x_μ (derived).
     """
     at_least(1, p=p, d_in=d_in, d_out=d_out)
-    return ScoreLaw(
+    return ScoreDistribution(
         mean=math.sqrt(d_in * d_out / p),
         spread=1.0,
         rival_spread=math.sqrt(1 + (d_in + d_out) / p),

@@ -1,4 +1,4 @@
-"""The singular values of full memories: a Gaussian matrix at the optimum, a product of two for Hebb.
+"""The singular values of full memories: a Gaussian matrix at the optimum, a product of two for the Hebbian rule.
 
 All singular values s are those of √m W / ‖W‖_F with m = min(d_in, d_out), so that their mean square is 1.
 """
@@ -53,8 +53,8 @@ def top_energy(rank: int, d_in: int, d_out: int) -> float:
 def gaussian_singular_values(rank: int, d_in: int, d_out: int) -> Float[np.ndarray, "rank"]:
     """The singular values of the best weights of this rank at capacity, the largest first.
 
-    s_i = quantile of the Gaussian law at (i + 1/2) / min(d_in, d_out) from the top, divided by √ω²(rank): the law cut
-    to its top and rescaled to the same ‖W‖_F, so that Σ s² = min(d_in, d_out) up to the discretisation.
+    s_i = quantile of a Gaussian matrix at (i + 1/2) / min(d_in, d_out) from the top, divided by √ω²(rank): its density
+    cut to the top and rescaled to the same ‖W‖_F, so that Σ s² = min(d_in, d_out) up to the discretisation.
     """
     rank_fits(rank, d_in, d_out)
     aspect = _aspect(d_in, d_out)
@@ -127,7 +127,7 @@ def hebbian_density(s: Float[np.ndarray, "n"], c: Real) -> Float[np.ndarray, "n"
 
 
 def hebbian_singular_values(d: int, p: int) -> Float[np.ndarray, "d"]:
-    """The d quantiles at (i + 1/2) / d of the Hebbian law, the largest first; d − p zeros when p < d.
+    """The d quantiles at (i + 1/2) / d of the Hebbian matrix, the largest first; d − p zeros when p < d.
 
     On the curve 1/y = u e^{−iθ}, 0 ≤ θ ≤ π, x is real when u³ = (1 + 2c) u + 2c cos θ, which has a root in closed form;
     x = u e^{−iθ} + 2 + c + (1 + 2c) e^{iθ}/u + c e^{2iθ}/u² falls along it, and the mass above is ∫ Im y d log x / π.

@@ -24,7 +24,7 @@ from torch import Tensor
 from tasks.bigram.noise_learning.config import NoiseLearningConfig
 from toytf import theory
 from toytf.experiments.study import Study
-from toytf.figures import power_laws, series
+from toytf.figures import scaling_curves, series
 from toytf.fits import power_law
 from toytf.measurement import Group, Measurement
 from toytf.randomness import generator
@@ -147,7 +147,10 @@ class NoiseLearning(Study[Setting]):
                 recalls[recalls["alpha"] == alpha], "contexts", lambda row: f"{PARTS[row.name]}, N = {row.n_tokens}"
             )
             title = f"Recall of the noise token after one step, α = {alpha}"
-            yield f"noise_recall_a{alpha}", power_laws(curves, title, x="samples m", y="recall", guides={}, log_y=False)
+            yield (
+                f"noise_recall_a{alpha}",
+                scaling_curves(curves, title, x="samples m", y="recall", guides={}, log_y=False),
+            )
         spreads = table[table["group"] == CV.name].sort_values("n_tokens")
         if len(spreads):
             m = max(self.config.samples)
@@ -155,7 +158,7 @@ class NoiseLearning(Study[Setting]):
             spread = 2 * spreads["value"] * spreads["spread"] * m
             curves = series(spreads.assign(**squared, spread=spread), "n_tokens", lambda row: f"α = {row.alpha}")
             title = f"Spread of the noise row of W_V, m = {m}"
-            yield "cv", power_laws(curves, title, x="tokens N", y="m · (relative spread)²", guides={})
+            yield "cv", scaling_curves(curves, title, x="tokens N", y="m · (relative spread)²", guides={})
 
 
 def samples_needed(samples: Sequence[int], recalls: Sequence[float], level: float) -> float | None:
@@ -251,8 +254,8 @@ def _take_steps(config: NoiseLearningConfig, setting: Setting, m: int, seed: int
 def _entries(config: NoiseLearningConfig, setting: Setting, steps: dict[str, Tensor]) -> Iterator[Measurement]:
     """Entries of the steps, and the relative spread of the τ row; no spread where the noise has not shown up."""
     N, T, alpha = setting.n_tokens, config.seq_len, setting.alpha
-    law = theory.noise_step(N, T, alpha)
-    predicted = {"FF_noise": law.feed_forward_noise, "V_noise": law.attention_noise, "V_copy": law.attention_copy}
+    step = theory.noise_step(N, T, alpha)
+    predicted = {"FF_noise": step.feed_forward_noise, "V_noise": step.attention_noise, "V_copy": step.attention_copy}
     for entry, value in predicted.items():
         yield ENTRY.measurement(float(steps[entry].mean()), entry, theory=value)
     mean = float(steps["V_noise"].mean())

@@ -20,7 +20,7 @@ from tasks.bigram.three_steps.model import Vectors, Weights, axes, axes_of_a_str
 from toytf import theory
 from toytf.errors import RunFailed
 from toytf.experiments.study import Drawn, Study
-from toytf.figures import heat_maps, power_laws, series
+from toytf.figures import heat_maps, scaling_curves, series
 from toytf.measurement import Group, Measurement, Scalar
 from toytf.memory import Association
 from toytf.models.distributions import draw_vectors
@@ -109,7 +109,7 @@ class ThreeSteps(Study[Case]):
             yield Drawn("signals", partial(_signal_maps, config, signals, title))
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
-        """The gradients of the first seed as heat maps, the 1/t law of step 3 over seeds, and what samples bring."""
+        """The gradients of the first seed as heat maps, the 1/t decay of step 3 over seeds, and what samples bring."""
         signals, table = run.kept_figure("signals"), run.table
         if signals is not None:
             yield "signals", signals
@@ -122,7 +122,7 @@ class ThreeSteps(Study[Case]):
             }.items():
                 curves = series(means[means["group"] == group.name], "samples", lambda row: str(row.name))
                 x = "sequences of each step"
-                yield group.name, power_laws(curves, title, x=x, y=group.name, guides={}, log_y=False)
+                yield group.name, scaling_curves(curves, title, x=x, y=group.name, guides={}, log_y=False)
 
     def _positions(self, table: pd.DataFrame) -> Any:
         """p_tᵀ G p_{t−1} against t: over seeds, by theory at small gains, and at the gains that the first seed had."""
@@ -134,7 +134,7 @@ class ThreeSteps(Study[Case]):
         exact = np.diagonal(theory.position_signal(config.seq_len, max(beta_1, 0), max(beta_2, 0), linear=False), -1)
         guides = {f"at the gains {beta_1:.2f} and {beta_2:.2f} of steps 1 and 2": lambda t: float(exact[int(t) - 2])}
         title = "Step 3: the signal falls like 1/t"
-        return power_laws(measured, title, x="position t", y="signal", guides=guides)
+        return scaling_curves(measured, title, x="position t", y="signal", guides=guides)
 
 
 def draw(config: ThreeStepsConfig, seed: int) -> Vectors:
@@ -211,20 +211,20 @@ def take_steps(
 
 def _signals(config: ThreeStepsConfig, name: str, entries: Float[Tensor, "row column"]) -> Iterator[Measurement]:
     """The entries of a step beside theory: the mean of the right ones, of the others, and all of them."""
-    measured, law = entries.double(), torch.as_tensor(predicted(config, name))
-    right, right_law = right_entries(name, measured), right_entries(name, law)
-    yield from _beside(name, float(right.mean()), float(right_law.mean()))
+    measured, theoretical = entries.double(), torch.as_tensor(predicted(config, name))
+    right, expected = right_entries(name, measured), right_entries(name, theoretical)
+    yield from _beside(name, float(right.mean()), float(expected.mean()))
     if name == "W_KQ1":
-        for t, (entry, entry_law) in enumerate(zip(right.tolist(), right_law.tolist(), strict=True), start=2):
-            yield from _beside(name, entry, entry_law, t=t)
-        from_3 = (right / right_law)[1:]
+        for t, (entry, by_theory) in enumerate(zip(right.tolist(), expected.tolist(), strict=True), start=2):
+            yield from _beside(name, entry, by_theory, t=t)
+        from_3 = (right / expected)[1:]
         yield OVER_THEORY.measurement(float(from_3.min()), f"{name}_min")
         yield OVER_THEORY.measurement(float(from_3.max()), f"{name}_max")
     else:
         off = ~torch.eye(config.n_tokens, dtype=torch.bool)
-        yield SIGNAL.measurement(float(measured[off].mean()), f"{name}_off", theory=float(law[off].mean()))
-    seen = torch.ones_like(law, dtype=torch.bool)
-    both = torch.stack([measured, law])[:, seen.tril() if name == "W_KQ1" else seen]  # no query sees the future
+        yield SIGNAL.measurement(float(measured[off].mean()), f"{name}_off", theory=float(theoretical[off].mean()))
+    seen = torch.ones_like(theoretical, dtype=torch.bool)
+    both = torch.stack([measured, theoretical])[:, seen.tril() if name == "W_KQ1" else seen]  # no query sees the future
     correlation = both.corrcoef()[0, 1].nan_to_num()  # 0 if no entry differs from another
     yield CORRELATION.measurement(float(correlation), name, ideal=1.0)
 
@@ -235,10 +235,10 @@ def _remapped_signal(config: ThreeStepsConfig, G: Tensor, vectors: Vectors) -> I
     yield from _beside("W_OV2_remapped", remapped, theory.remapped_signal(config.n_tokens, config.seq_len).diagonal)
 
 
-def _beside(name: str, measured: float, law: float, **at: int) -> Iterator[Measurement]:
+def _beside(name: str, measured: float, expected: float, **at: int) -> Iterator[Measurement]:
     """A signal beside theory, and their ratio."""
-    yield SIGNAL.measurement(measured, name, theory=law, **at)
-    yield OVER_THEORY.measurement(measured / law, name, **at)
+    yield SIGNAL.measurement(measured, name, theory=expected, **at)
+    yield OVER_THEORY.measurement(measured / expected, name, **at)
 
 
 def _accuracy(

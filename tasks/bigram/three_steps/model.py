@@ -50,7 +50,7 @@ def sample(
 ) -> tuple[Int[Tensor, "n position"], Int[Tensor, "n"]]:
     """n sequences that end with the second occurrence of a trigger, and the answers: what followed the first.
 
-    The law of a uniform chain with one trigger, given that z_T = q is its second occurrence and o ≠ q.
+    Distributed as a uniform chain with one trigger, given that z_T = q is its second occurrence and o ≠ q.
     """
     device = generator.device
     q = torch.randint(n_tokens, (n, 1), generator=generator, device=device)

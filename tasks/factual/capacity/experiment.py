@@ -162,26 +162,26 @@ class FactCapacity(Study[Case]):
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Facts stored against parameters, one curve for each mix, and the line that Nichani et al. 2024 draw."""
-        from toytf.figures import power_laws, series
+        from toytf.figures import scaling_curves, series
 
         stored = _of_group(over_seeds(run.table), CAPACITY)
         if stored.empty:
             return
-        laws = series(
+        curves = series(
             stored.assign(theory=np.nan),  # one line for all
             lambda row: self.sizes(_case_of(row)).n_parameters,
             lambda row: f"α = {row.alpha:g}, β = {row.beta:g}" + ("" if row.beta else " (attention only)"),
         )
         found = _cases_of(stored)
         missing = [Quantity(CAPACITY, at=factors(case)).label for case in self.cases() if case not in found]
-        figure = power_laws(
-            laws,
+        figure = scaling_curves(
+            curves,
             "Facts by parameters" + (f"; no capacity found in every seed: {', '.join(missing)}" if missing else ""),
             x="parameters 4 H d_head d + 2 m d",
             y=f"facts stored (accuracy ≥ {self.config.goal:g})",
             guides={f"{theory.FACTS_PER_PARAMETER:g} facts per parameter": lambda n: theory.FACTS_PER_PARAMETER * n},
         )
-        if len({x for law in laws.values() for x in law.x}) > MANY:
+        if len({x for curve in curves.values() for x in curve.x}) > MANY:
             figure.update_xaxes(tickmode="auto", tickvals=None, ticktext=None)
         yield "facts_by_parameters", figure
 

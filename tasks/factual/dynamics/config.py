@@ -19,6 +19,7 @@ class FactDynamicsConfig(SeededConfig):
     """In which order linear attention learns the parts of a fact: the relation's answers, then the subject's."""
 
     implementation: ClassVar[str] = "tasks.factual.dynamics.experiment:FactDynamics"
+    renamed: ClassVar[dict[str, str]] = {"alphas": "init_scales"}
 
     experiment: Literal["fact_dynamics"]
     n_subjects: int = Field(default=16, ge=2)
@@ -41,7 +42,7 @@ class FactDynamicsConfig(SeededConfig):
     lr: PositiveFloat = 0.1
     """Learning rate. Times are proportional to 1/lr."""
     steps: PositiveInt = 8192
-    alphas: Annotated[tuple[Scale, ...], Unique] = Field(default=(1e-5,), min_length=1)
+    init_scales: Annotated[tuple[Scale, ...], Unique] = Field(default=(1e-5,), min_length=1)
     """Initial weights α; the training is done once for each. Metrics of the smallest, which is nearest to the theory,
     have plain names, those of another end in it: stage/relation/a0.01."""
     initial: Literal["equal", "theory"] = "equal"
@@ -72,11 +73,11 @@ class FactDynamicsConfig(SeededConfig):
                 "seeds: nothing is random in a flow on a structured table: list a single one, or use table: random or "
                 "method: sgd"
             )
-        if min(self.alphas) < SMALLEST:
-            raise ValueError(f"alphas: {min(self.alphas):g} is too small, choose at least {SMALLEST:g}")
-        if self.initial_attention(max(self.alphas)) >= 2:
+        if min(self.init_scales) < SMALLEST:
+            raise ValueError(f"init_scales: {min(self.init_scales):g} is too small, choose at least {SMALLEST:g}")
+        if self.initial_attention(max(self.init_scales)) >= 2:
             raise ValueError(
-                f"alphas: {max(self.alphas):g} is too large for initial: theory, w = α √(|A| + 1) must be < 2"
+                f"init_scales: {max(self.init_scales):g} is too large for initial: theory, w = α √(|A| + 1) must be < 2"
             )
         return self
 

@@ -15,9 +15,9 @@ import torch
 from tasks.factual.dynamics.config import FactDynamicsConfig
 from tasks.factual.dynamics.measures import (
     STAGE,
+    Comparisons,
     Curve,
     Evaluation,
-    Laws,
     attention_weights,
     evaluate,
     floors,
@@ -105,11 +105,11 @@ class FactDynamics(Study[Scale]):
     @property
     def plain(self) -> dict[str, float]:
         """The smallest scale, which is nearest to the theory."""
-        return {"alpha": min(self.config.alphas)}
+        return {"alpha": min(self.config.init_scales)}
 
     def cases(self) -> Sequence[Scale]:
         """Every scale."""
-        return [Scale(alpha) for alpha in self.config.alphas]
+        return [Scale(alpha) for alpha in self.config.init_scales]
 
     def measure(self, case: Scale, seed: int) -> list[Measurement]:
         """What there is at the last step."""
@@ -120,13 +120,13 @@ class FactDynamics(Study[Scale]):
         """Every evaluation, and with the last what the whole curve says."""
         config, alpha, table = self.config, case.alpha, fact_table(self.config, seed)
         evaluations: dict[int, Evaluation] = {}
-        laws, start = None, None
+        comparisons, start = None, None
         for step, weights, facts in trajectory(config, alpha, seed, table):
             check_stop()
-            laws, start = laws or Laws.of(table, facts), start or weights
+            comparisons, start = comparisons or Comparisons.of(table, facts), start or weights
             # A flow has no accuracy: it breaks the ties of the plateau rightly from the first step on.
             log_p = predict(weights, facts.counts)
-            seen = evaluate(log_p, facts.answers, laws, accuracy=config.method == "sgd")
+            seen = evaluate(log_p, facts.answers, comparisons, accuracy=config.method == "sgd")
             if not seen.is_finite:
                 raise RunFailed(f"the loss is not finite at step {step}: lr = {config.lr:g} is too large")
             evaluations[step] = seen
@@ -134,7 +134,7 @@ class FactDynamics(Study[Scale]):
             if step == config.steps:
                 found += stages(config, alpha, table, Curve.of(evaluations))
                 found += attention_weights(config, start, weights)
-                if alpha == min(config.alphas):
+                if alpha == min(config.init_scales):
                     found += floors(table)  # the same for all
             yield step, found
 
@@ -143,11 +143,11 @@ class FactDynamics(Study[Scale]):
         from tasks.factual.dynamics.figures import STAGES, by_scale, distances, losses, probabilities
 
         config, table, summary = self.config, run.table, run.summary
-        of_smallest = table[table["alpha"] == min(config.alphas)]
+        of_smallest = table[table["alpha"] == min(config.init_scales)]
         names = {part: reference_name("theory", flat(Quantity(STAGE, at={"part": part}))) for part in STAGES}
         expected = {part: summary[name] for part, name in names.items() if summary.get(name, math.inf) <= config.steps}
         yield "losses", losses(config, of_smallest, expected)
         yield "distances", distances(config, of_smallest, expected)
         yield "probabilities", probabilities(of_smallest)
-        if len(config.alphas) > 1:
+        if len(config.init_scales) > 1:
             yield "stages", by_scale(table)

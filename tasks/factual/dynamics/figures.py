@@ -10,7 +10,7 @@ import pandas as pd
 from tasks.factual.dynamics.config import FactDynamicsConfig
 from tasks.factual.dynamics.measures import DISTANCE, LOSS, PROBABILITY, STAGE
 from toytf import theory
-from toytf.figures import curves, fractions, power_laws, series
+from toytf.figures import curves, fractions, scaling_curves, series
 from toytf.task import FLOOR
 from toytf.tidy import over_seeds
 
@@ -66,7 +66,7 @@ def by_scale(table: pd.DataFrame) -> Any:
     order = rows["part"].map([*STAGES].index)
     rows = rows.assign(order=order).sort_values(["alpha", "order"])
     found = series(rows, "alpha", lambda row: STAGES[row.part])
-    return power_laws(found, "When each part is learned", x="initial weights α", y="step", guides={}, log_y=False)
+    return scaling_curves(found, "When each part is learned", x="initial weights α", y="step", guides={}, log_y=False)
 
 
 def _over_steps(rows: pd.DataFrame, title: str, expected: Mapping[str, float], levels: Mapping[str, float]) -> Any:

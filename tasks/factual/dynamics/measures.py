@@ -127,7 +127,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Laws:
+class Comparisons:
     """What the answers to some sequences can be compared with: sets of answers, and what models that know less say."""
 
     relation_set: Bool[Tensor, "n A"]
@@ -144,7 +144,7 @@ class Laws:
     """p(a)."""
 
     @classmethod
-    def of(cls, table: FactTable, facts: Facts) -> "Laws":
+    def of(cls, table: FactTable, facts: Facts) -> "Comparisons":
         """In the order of `FactTable.pairs`, as often as there are draws, on the device of the sequences."""
         place = (table.sets.cumsum(1) - 1)[table.sets.argmax(0), np.arange(table.n_answers)]
         s, r = table.pairs.T
@@ -163,23 +163,25 @@ class Laws:
             rows(place[None] == place[table.answers[s, r]][:, None]),
             rows(p_r[r]),
             rows(p_s[s]),
-            rows(table.answer_law()[None])[0],
+            rows(table.answer_distribution()[None])[0],
         )
 
 
-def evaluate(log_p: Float[Tensor, "n A"], answers: Int[Tensor, "n"], laws: Laws, *, accuracy: bool) -> Evaluation:
-    """Losses of the fact and of its parts, where the probability lies, and distances from laws; means over sequences.
+def evaluate(
+    log_p: Float[Tensor, "n A"], answers: Int[Tensor, "n"], comparisons: Comparisons, *, accuracy: bool
+) -> Evaluation:
+    """Losses of the fact and of its parts, where the probability lies, and how far p̂ is from p(a|…): means.
 
     fact: −ln p̂(a*);   relation: −ln p̂(A_r);   subject: −ln p̂({a: a has in its set the place that a* has in A_r})
     distance: ½ Σ_a |p̂(a) − p(a|…)|
     """
     p, right = log_p.exp(), log_p.gather(1, answers[:, None])[:, 0]
     on_right = right.exp()
-    on_relation, on_subject = ((p * members).sum(1) for members in (laws.relation_set, laws.subject_set))
+    on_relation, on_subject = ((p * members).sum(1) for members in (comparisons.relation_set, comparisons.subject_set))
     loss = {
         "fact": -right,
-        "relation": -log_p.masked_fill(~laws.relation_set, -torch.inf).logsumexp(1),
-        "subject": -log_p.masked_fill(~laws.same_place, -torch.inf).logsumexp(1),
+        "relation": -log_p.masked_fill(~comparisons.relation_set, -torch.inf).logsumexp(1),
+        "subject": -log_p.masked_fill(~comparisons.same_place, -torch.inf).logsumexp(1),
     }
     probability = {
         "right": on_right,
@@ -187,8 +189,12 @@ def evaluate(log_p: Float[Tensor, "n A"], answers: Int[Tensor, "n"], laws: Laws,
         "same_subject": on_subject - on_right,
         "elsewhere": 1 - on_relation - on_subject + on_right,
     }
-    known = {"relation": laws.given_relation, "subject": laws.given_subject, "marginal": laws.marginal}
-    distance = {part: (p - law).abs().sum(1) / 2 for part, law in known.items()}
+    known = {
+        "relation": comparisons.given_relation,
+        "subject": comparisons.given_subject,
+        "marginal": comparisons.marginal,
+    }
+    distance = {part: (p - q).abs().sum(1) / 2 for part, q in known.items()}
     by_role, by_place, by_part = _means(loss, probability, distance)
     is_right = float((log_p.argmax(1) == answers).float().mean()) if accuracy else None
     return Evaluation(by_role, by_place, by_part, is_right)
@@ -264,14 +270,14 @@ def attention_weights(config: FactDynamicsConfig, start: Weights, end: Weights) 
 def rates_of(config: FactDynamicsConfig, table: FactTable) -> dict[str, float]:
     """The growth rate λ behind each stage: mean of the subjects, mean of the relations, largest of all other tokens."""
     common = max(1.0, (config.seq_len - 3) / max(config.n_noise, 1))  # the end token, or each noise token
-    subjects = [theory.token_rate(1 / table.n_subjects, law) for law in table.answers_given_subject()]
-    relations = [theory.token_rate(1 / table.n_relations, law) for law in table.answers_given_relation()]
+    subjects = [theory.token_rate(1 / table.n_subjects, p) for p in table.answers_given_subject()]
+    relations = [theory.token_rate(1 / table.n_relations, p) for p in table.answers_given_relation()]
     subject = float(np.mean(subjects))
     return {
         "relation": float(np.mean(relations)),
         "subject": subject,
         "within_set": subject,
-        "marginal": theory.token_rate(common, table.answer_law()),
+        "marginal": theory.token_rate(common, table.answer_distribution()),
     }
 
 

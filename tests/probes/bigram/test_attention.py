@@ -224,7 +224,7 @@ def test_layer_2_of_the_construction_attends_to_the_output(ideal: list[ProbeResu
 
 
 def test_an_untrained_model_attends_like_chance():
-    config: Any = load_config(CONFIGS / "quickstart.yaml", {"model.attention.law": "zeros"})
+    config: Any = load_config(CONFIGS / "quickstart.yaml", {"model.attention.init": "zeros"})
     task: Any = build_task(config.task, torch.device("cpu"))
     result = probe(build_model(config.model, task, seed=0), task, task.sample(8, generator(0, "batch")))
     # Zero matrices attend uniformly, so the mass is exactly the mean of 1/t over t = 2 … 64.

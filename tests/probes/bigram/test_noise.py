@@ -62,10 +62,10 @@ def by_the_definitions(
         for t in range(T):
             if counter[b][t] < 2:
                 continue
-            law, guess = logits[b, t].softmax(0).tolist(), 1 / len(task.token_names)
-            said_noise = float(max(range(len(law)), key=law.__getitem__) == tau)
-            note("p_noise", law[tau], guess)
-            note("p_correct", law[y[t]], guess)
+            p, guess = logits[b, t].softmax(0).tolist(), 1 / len(task.token_names)
+            said_noise = float(max(range(len(p)), key=p.__getitem__) == tau)
+            note("p_noise", p[tau], guess)
+            note("p_correct", p[y[t]], guess)
             note("predicted_noise", said_noise, guess)
             note("predicted_noise/" + ("noise" if y[t] == tau else "output"), said_noise, guess)
             if patterns is None:

@@ -40,7 +40,7 @@ def setting(task: dict[str, Any] | None = None, **model: Any) -> tuple[FactualTa
     """15 facts; strong attention, so that masses differ."""
     config = {"kind": "factual", "n_subjects": 5, "n_relations": 3, "n_answers": 4, "n_noise": 4, "seq_len": 12}
     built: Any = build_task(FactualConfig.model_validate(config | (task or {})), torch.device("cpu"))
-    attention = {"n_heads": 3, "d_head": 4, "residual": False, "law": "normal", **model.pop("attention", {})}
+    attention = {"n_heads": 3, "d_head": 4, "residual": False, "init": "normal", **model.pop("attention", {})}
     layer = {"d_model": 16, "n_layers": 1, "position": "none", "feed_forward": {"kind": "relu"}, **model}
     return built, build_model(ModelConfig.model_validate({**layer, "attention": attention}), built, 0)
 

@@ -18,7 +18,7 @@ from toytf.probe import ProbeResult
 from toytf.randomness import generator
 from toytf.task import Task
 
-RELU = {"kind": "relu", "width": 192, "law": "normal_over_d"}
+RELU = {"kind": "relu", "width": 192, "init": "normal_over_d"}
 MODELS: dict[str, dict[str, Any]] = {
     "attention": {"d_model": 64, "init": "ideal"},
     "mlp": {"d_model": 64, "init": "ideal", "feed_forward": RELU},
@@ -38,7 +38,7 @@ def setting(name: str) -> tuple[Task, ToyTransformer]:
     config = {"kind": "factual", "n_noise": 20, "last": last, "construction": construction}
     task = build_task(FactualConfig.model_validate(config), torch.device("cpu"))
     vectors = {"embedding": "sphere", "unembedding": "sphere", "position": "none"}
-    attention = {"n_heads": 8, "d_head": 4, "residual": False, "law": "normal_over_out"}
+    attention = {"n_heads": 8, "d_head": 4, "residual": False, "init": "normal_over_out"}
     layer = ModelConfig.model_validate({"n_layers": 1, "attention": attention, **vectors, **MODELS[name]})
     return task, build_model(layer, task, 0)
 

@@ -22,7 +22,7 @@ READ_AS_TABLES = ("ownership", "value_memory", "fact_storage", "pair_memory", "v
 def setting(task: dict[str, Any] | None = None, **model: Any) -> tuple[FactualTask, ToyTransformer]:
     """Strong attention, so that masses differ, on few tokens, so that noise comes twice."""
     built: Any = build_task(FactualConfig.model_validate(SMALL | (task or {})), CPU)
-    attention = {"n_heads": 3, "d_head": 4, "residual": False, "law": "normal"}
+    attention = {"n_heads": 3, "d_head": 4, "residual": False, "init": "normal"}
     one_layer = {"d_model": 16, "n_layers": 1, "position": "none", "attention": attention}
     config = ModelConfig.model_validate({**one_layer, **model, "attention": attention | model.get("attention", {})})
     return built, build_model(config, built, 0)

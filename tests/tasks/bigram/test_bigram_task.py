@@ -190,16 +190,19 @@ def test_bigram_outputs_are_what_follows_the_trigger_in_the_text():
     task = make(outputs="bigram", seq_len=2)
     outputs = task.sample(20_000, generator(0, "batch")).latents["outputs"]
     for trigger in range(5):
-        law = task.bigram[trigger].double()
+        distribution = task.bigram[trigger].double()
         share = torch.bincount(outputs[:, trigger], minlength=N).double() / 20_000
-        assert (share[law == 0] == 0).all()
-        assert ((share - law).abs() < 5 * (law * (1 - law) / 20_000).sqrt() + 1e-4).all()
+        assert (share[distribution == 0] == 0).all()
+        assert ((share - distribution).abs() < 5 * (distribution * (1 - distribution) / 20_000).sqrt() + 1e-4).all()
 
 
 @pytest.mark.parametrize("outputs", ["uniform", "bigram"])
-def test_no_repeat_conditions_the_output_law_on_another_token(outputs: str):
+def test_no_repeat_conditions_the_output_distribution_on_another_token(outputs: str):
     """π_o(j|q) → π_o(j|q) / (1 − π_o(q|q)) for j ≠ q."""
-    plain, other = make(outputs=outputs).output_law.double(), make(outputs=outputs, no_repeat=True).output_law.double()
+    plain, other = (
+        make(outputs=outputs).output_distribution.double(),
+        make(outputs=outputs, no_repeat=True).output_distribution.double(),
+    )
     expected = plain.clone().fill_diagonal_(0)
     expected = expected / (1 - plain.diagonal())[:, None]
     torch.testing.assert_close(other, expected, rtol=0, atol=1e-6)
@@ -352,7 +355,7 @@ def test_the_most_frequent_token_so_far_is_one_that_occurs_most():
             assert past.count(guess) == max(past.count(k) for k in past)
 
 
-def test_the_best_levels_are_those_of_copying_the_output_law_and_the_bigrams():
+def test_the_best_levels_are_those_of_copying_the_outputs_and_the_bigrams():
     references = make().references()
     assert references["in_context", "accuracy"].ideal == 1
     assert references["in_context", "loss"].ideal == 0
@@ -432,7 +435,7 @@ def test_the_memories_are_those_of_the_paper():
     assert torch.equal(copy.keys, e)
     assert torch.equal(copy.values[copy.targets], u)
     # The feed-forward part should hold the bigrams of the 60 tokens that are no triggers.
-    assert torch.equal(memories["FF2"].law, task.bigram[5:])
+    assert torch.equal(memories["FF2"].conditional, task.bigram[5:])
 
 
 def test_positions_count_by_how_often_they_hold_a_first_output():

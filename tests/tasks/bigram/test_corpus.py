@@ -18,8 +18,8 @@ from toytf.errors import UserError
 from toytf.randomness import generator
 
 
-def entropy(law: np.ndarray) -> np.ndarray:
-    return -(law * np.log(np.where(law > 0, law, 1))).sum(-1)
+def entropy(p: np.ndarray) -> np.ndarray:
+    return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
 
 @pytest.fixture(scope="module")

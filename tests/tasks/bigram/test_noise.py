@@ -100,19 +100,19 @@ def test_the_noise_at_one_occurrence_says_nothing_about_the_next():
         assert row[1] / row.sum() == pytest.approx(alpha, abs=4 * math.sqrt(alpha * (1 - alpha) / row.sum()))
 
 
-def test_where_no_trigger_stands_the_bigram_law_is_that_of_the_text():
+def test_where_no_trigger_stands_the_bigrams_are_those_of_the_text():
     task, plain = make(0.5), make(None)
     assert torch.equal(task.bigram, plain.bigram)
     batch = sample(task, 1500)
     where = batch.roles["global"]
     seen = np.zeros((N, N))
     np.add.at(seen, (batch.tokens[where].numpy(), batch.targets[where].numpy()), 1)
-    law = task.bigram.double().numpy()
+    distribution = task.bigram.double().numpy()
     assert seen[:5].sum() == 0  # the five triggers
-    assert (seen[law == 0] == 0).all()
+    assert (seen[distribution == 0] == 0).all()
     values = []
     for row in (row for row in range(5, N) if seen[row].sum() >= 500):
-        expected = law[row] / law[row].sum() * seen[row].sum()
+        expected = distribution[row] / distribution[row].sum() * seen[row].sum()
         rare = expected < 5
         observed = np.append(seen[row][~rare], seen[row][rare].sum())
         expected = np.append(expected[~rare], expected[rare].sum())
@@ -154,11 +154,11 @@ def test_an_extra_token_is_one_more_and_has_no_other_place_in_the_laws():
     assert task.token_names == task.output_names == (*plain.token_names, "τ")
     assert task.noise == (0.5, N)
     assert torch.equal(task.bigram[:N, :N], plain.bigram)
-    assert torch.equal(task.output_law[:N, :N], plain.output_law)
+    assert torch.equal(task.output_distribution[:N, :N], plain.output_distribution)
     assert torch.equal(task.unigram[:N], plain.unigram)
-    for law in (task.bigram, task.output_law):
-        assert (law[:, N] == 0).all()
-        torch.testing.assert_close(law.sum(1), torch.ones(N + 1))
+    for distribution in (task.bigram, task.output_distribution):
+        assert (distribution[:, N] == 0).all()
+        torch.testing.assert_close(distribution.sum(1), torch.ones(N + 1))
     assert task.unigram[N] == 0
     assert torch.equal(task.bigram[N, :N], plain.unigram)
 
@@ -243,38 +243,42 @@ def test_without_noise_every_output_that_was_shown_is_known():
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
-def test_who_knows_the_output_is_left_with_the_entropy_of_the_noise_and_who_does_not_with_the_law(alpha: float):
+def test_who_knows_the_output_is_left_with_the_entropy_of_the_noise_and_who_does_not_with_the_distribution(
+    alpha: float,
+):
     """Known: some earlier occurrence of the trigger was followed by something else than τ; one position at a time."""
     task = make(alpha)
     batch, noise = task.survey, task.noise[1]
     entropy = -alpha * math.log(alpha) - (1 - alpha) * math.log(1 - alpha)
     rows = zip(*(x.tolist() for x in (batch.tokens, batch.targets, batch.roles["in_context"])), strict=True)
-    law = (1 - alpha) * task.output_law.double()
-    law[:, noise] += alpha
-    unknown = torch.special.entr(law).sum(1).tolist()
+    distribution = (1 - alpha) * task.output_distribution.double()
+    distribution[:, noise] += alpha
+    unknown = torch.special.entr(distribution).sum(1).tolist()
     losses, accuracies = [], []
     for tokens, targets, scored in rows:
         for t in (t for t, asked in enumerate(scored) if asked):
             known = any(tokens[s] == tokens[t] and targets[s] != noise for s in range(t))
             losses.append(entropy if known else unknown[tokens[t]])
-            accuracies.append(max(alpha, 1 - alpha) if known else float(law[tokens[t]].max()))
+            accuracies.append(max(alpha, 1 - alpha) if known else float(distribution[tokens[t]].max()))
     assert task.references()["in_context", "loss"].ideal == pytest.approx(np.mean(losses), abs=1e-4)
     assert task.references()["in_context", "accuracy"].ideal == pytest.approx(np.mean(accuracies), abs=1e-4)
 
 
 @pytest.mark.parametrize("token", ["!", "extra"])
 @pytest.mark.parametrize("outputs", ["uniform", "bigram"])
-def test_who_does_not_know_it_yet_is_left_with_the_law_of_output_and_noise(token: str, outputs: str):
+def test_who_does_not_know_it_yet_is_left_with_the_distribution_of_output_and_noise(token: str, outputs: str):
     """(1 − α) π_o(·|q) + α δ_τ, one position at a time."""
     alpha = 0.35
     task = make(alpha, token, outputs=outputs)
     loss, accuracy = [], []
-    output_law = task.output_law.double().tolist()
+    output_distribution = task.output_distribution.double().tolist()
     for z, first in zip(task.survey.tokens.tolist(), task.survey.roles["first_seen"].tolist(), strict=True):
         for token_id in (a for a, is_first in zip(z, first, strict=True) if is_first):
-            law = [(1 - alpha) * p + alpha * (y == task.noise[1]) for y, p in enumerate(output_law[token_id])]
-            loss.append(-sum(p * math.log(p) for p in law if p > 0))
-            accuracy.append(max(law))
+            distribution = [
+                (1 - alpha) * p + alpha * (y == task.noise[1]) for y, p in enumerate(output_distribution[token_id])
+            ]
+            loss.append(-sum(p * math.log(p) for p in distribution if p > 0))
+            accuracy.append(max(distribution))
     references = task.references()
     assert references["first_seen", "loss"].ideal == pytest.approx(np.mean(loss), abs=1e-4)
     assert references["first_seen", "accuracy"].ideal == pytest.approx(np.mean(accuracy), abs=1e-5)
@@ -291,11 +295,11 @@ def test_noise_leaves_the_level_of_the_bigrams_alone():
     assert floors["floor/global_loss/bigram_entropy"] == pytest.approx(float(entropy), abs=1e-4)
 
 
-def test_the_levels_leave_the_law_of_the_task_as_it_was():
+def test_the_levels_leave_the_distribution_of_the_task_as_it_was():
     task = make(0.5)
-    before = task.output_law.clone()
-    optimal_levels(sample(task), task.bigram, task.output_law, task.noise)
-    assert torch.equal(task.output_law, before)
+    before = task.output_distribution.clone()
+    optimal_levels(sample(task), task.bigram, task.output_distribution, task.noise)
+    assert torch.equal(task.output_distribution, before)
 
 
 def test_the_rival_is_the_noise_token_at_every_position():
@@ -334,7 +338,7 @@ def test_the_memory_of_the_noise_maps_each_trigger_to_it():
     model = model_for(task, feed_forward={"kind": "relu"})
     memory = task.memories(model)["FF2_noise"]
     stored = memory.association
-    assert (memory.slot.part, memory.slot.layer, memory.law) == ("FF", 1, None)
+    assert (memory.slot.part, memory.slot.layer, memory.conditional) == ("FF", 1, None)
     assert torch.equal(stored.keys, model.embed.W_E[1:4])
     assert torch.equal(stored.values, model.unembed.W_U.T)
     assert stored.targets.tolist() == [task.token_names.index("!")] * 3

@@ -1,4 +1,4 @@
-"""Alias tables, draws without replacement and chains: the laws they should follow."""
+"""Alias tables, draws without replacement and chains: the distributions they should have."""
 
 from itertools import pairwise
 
@@ -25,10 +25,10 @@ def probabilities(table: AliasTable) -> np.ndarray:
     """Column j holds 1/n of keep_j, and what the columns whose other is j give away."""
     keep, other = table.keep.double().numpy(), table.other.numpy()
     rows, n = keep.shape
-    law = keep / n
+    distribution = keep / n
     for row in range(rows):
-        np.add.at(law[row], other[row], (1 - keep[row]) / n)
-    return law
+        np.add.at(distribution[row], other[row], (1 - keep[row]) / n)
+    return distribution
 
 
 def pooled_chisquare(observed: np.ndarray, expected: np.ndarray) -> float:
@@ -42,7 +42,7 @@ def pooled_chisquare(observed: np.ndarray, expected: np.ndarray) -> float:
         observed = np.append(observed[n_small:], observed[:n_small].sum())
         expected = np.append(expected[n_small:], expected[:n_small].sum())
     if len(observed) == 1:
-        return 1.0  # a law with one outcome cannot be missed
+        return 1.0  # a distribution with one outcome cannot be missed
     return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
 
 
@@ -60,9 +60,9 @@ def test_alias_tables_hold_the_rows_of_the_text_exactly():
         st.one_of(st.just(0.0), st.floats(1e-6, 1.0), st.floats(1.0, 1e6)), min_size=1, max_size=30
     ).filter(lambda w: sum(w) > 0)
 )
-def test_alias_tables_hold_any_law_exactly(weights: list[float]):
-    law = np.array([weights]) / sum(weights)
-    assert np.abs(probabilities(AliasTable.build(law, CPU)) - law).max() < 1e-6
+def test_alias_tables_hold_any_distribution_exactly(weights: list[float]):
+    distribution = np.array([weights]) / sum(weights)
+    assert np.abs(probabilities(AliasTable.build(distribution, CPU)) - distribution).max() < 1e-6
 
 
 def test_a_fine_grid_of_uniform_numbers_gives_each_column_its_share():
@@ -93,21 +93,23 @@ def test_what_cannot_follow_is_never_drawn():
 # Without replacement
 
 
-def test_draws_without_replacement_follow_the_law_of_successive_draws():
+def test_draws_without_replacement_are_distributed_as_successive_draws():
     """P(i, then j) = p_i p_j / (1 − p_i)."""
-    law = np.array([0.5, 0.25, 0.15, 0.1])
+    distribution = np.array([0.5, 0.25, 0.15, 0.1])
     n = 40_000
-    drawn = draw_without_replacement(torch.tensor(law, dtype=torch.float32), n, 2, generator(0, "draw")).numpy()
+    drawn = draw_without_replacement(
+        torch.tensor(distribution, dtype=torch.float32), n, 2, generator(0, "draw")
+    ).numpy()
     pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
     observed = np.array([((drawn[:, 0] == i) & (drawn[:, 1] == j)).sum() for i, j in pairs])
-    expected = n * np.array([law[i] * law[j] / (1 - law[i]) for i, j in pairs])
+    expected = n * np.array([distribution[i] * distribution[j] / (1 - distribution[i]) for i, j in pairs])
     assert observed.sum() == n  # never the same twice
     assert pooled_chisquare(observed, expected) > 1e-4
 
 
 def test_draws_without_replacement_never_repeat():
-    law = torch.tensor(load_table(SHAKESPEARE, 65).unigram, dtype=torch.float32)
-    drawn = draw_without_replacement(law, 2000, 20, generator(0, "draw")).sort(1).values
+    distribution = torch.tensor(load_table(SHAKESPEARE, 65).unigram, dtype=torch.float32)
+    drawn = draw_without_replacement(distribution, 2000, 20, generator(0, "draw")).sort(1).values
     assert (drawn.diff(dim=1) > 0).all()
 
 
@@ -115,18 +117,18 @@ def test_draws_without_replacement_never_repeat():
 
 
 def test_a_trigger_is_always_followed_by_its_output():
-    uniform_law = AliasTable.build(np.full((6, 6), 1 / 6), CPU)
+    uniform = AliasTable.build(np.full((6, 6), 1 / 6), CPU)
     first = AliasTable.build(np.full((1, 6), 1 / 6), CPU)
     output_of = torch.full((50, 6), -1)
     output_of[:, 2] = torch.arange(50) % 6
-    chain = draw_chains(first, uniform_law, output_of, 40, generator(0, "chain"))
+    chain = draw_chains(first, uniform, output_of, 40, generator(0, "chain"))
     assert chain.shape == (50, 40)
     for row, sequence in enumerate(chain.tolist()):
         for a, b in pairwise(sequence):
             assert a != 2 or b == row % 6
 
 
-def test_tokens_follow_each_other_by_the_bigram_law():
+def test_tokens_follow_each_other_as_bigrams_do():
     task = BigramTask(BigramConfig(kind="bigram"), CPU)
     batch = task.sample(2000, generator(0, "rows"))
     plain = batch.roles["global"]
@@ -137,13 +139,13 @@ def test_tokens_follow_each_other_by_the_bigram_law():
     frequent = [row for row in range(5, 65) if seen[row].sum() >= 100]
     assert len(frequent) > 40
     values = [pooled_chisquare(seen[row], BIGRAM[row] * seen[row].sum()) for row in frequent]
-    # Under the law the p-values are uniform: the smallest of fewer than 60 is under 1e-4 / 60 once in 10 000 times, and
-    # so is Fisher's sum of all of them.
+    # If so, the p-values are uniform: the smallest of fewer than 60 is under 1e-4 / 60 once in 10 000 times, and so is
+    # Fisher's sum of all of them.
     assert min(values) > 1e-4 / 60
     assert stats.combine_pvalues(values).pvalue > 1e-4
 
 
-def test_the_first_token_follows_the_unigram_law():
+def test_the_first_token_is_drawn_from_the_unigrams():
     task = BigramTask(BigramConfig(kind="bigram", seq_len=2), CPU)
     first = task.sample(50_000, generator(0, "first")).tokens[:, 0]
     seen = torch.bincount(first, minlength=65).numpy()

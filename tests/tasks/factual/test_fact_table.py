@@ -1,4 +1,4 @@
-"""Fact tables: their laws, their entropies, and the files they are read from."""
+"""Fact tables: their distributions, their entropies, and the files they are read from."""
 
 import math
 from pathlib import Path
@@ -83,11 +83,11 @@ def test_entropies_are_those_of_the_table_not_of_its_sizes(tmp_path: Path) -> No
 
 def test_laws_of_subjects_and_relations_weigh_the_answers(tmp_path: Path) -> None:
     table = read_table(file(tmp_path, COUNTRIES))
-    laws = np.array([0.5, 0.25, 0.25]), np.array([0.8, 0.2])
+    given = np.array([0.5, 0.25, 0.25]), np.array([0.8, 0.2])
     expected = {"Paris": 0.4, "euro": 0.15, "Rome": 0.2, "Tokyo": 0.2, "yen": 0.05}
-    assert dict(zip(table.answer_names, table.answer_law(*laws), strict=True)) == pytest.approx(expected)
-    assert table.answers_given_relation(*laws)[1] @ (np.array(table.answer_names) == "euro") == pytest.approx(0.75)
-    assert table.answers_given_subject(*laws)[0] @ (np.array(table.answer_names) == "Paris") == pytest.approx(0.8)
+    assert dict(zip(table.answer_names, table.answer_distribution(*given), strict=True)) == pytest.approx(expected)
+    assert table.answers_given_relation(*given)[1] @ (np.array(table.answer_names) == "euro") == pytest.approx(0.75)
+    assert table.answers_given_subject(*given)[0] @ (np.array(table.answer_names) == "Paris") == pytest.approx(0.8)
 
 
 def test_a_file_keeps_its_names_and_their_order(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_a_pair_that_a_file_does_not_mention_is_unknown_and_has_no_mass(tmp_path
     table = read_table(file(tmp_path, COUNTRIES.replace("Japan,currency,yen\n", "")))
     assert table.answers[2, 1] == UNKNOWN
     assert len(table.pairs) == 5
-    assert table.pair_law()[2, 1] == 0
-    assert table.pair_law().sum() == pytest.approx(1)
+    assert table.pair_distribution()[2, 1] == 0
+    assert table.pair_distribution().sum() == pytest.approx(1)
     assert table.conditional_entropy() == pytest.approx(3 / 5 * math.log(3))  # of two currencies, both are the euro
 
 

@@ -151,18 +151,18 @@ def test_losses_by_role_add_up_and_are_those_of_the_definitions() -> None:
     task = small()
     batch = drawn(task)
     logits = torch.randn(64, 1, 6, generator=generator(0, "logits"), dtype=torch.float64)
-    law = logits[:, 0].softmax(1)
-    of_set = torch.stack([law[b, task.sets[r]].sum() for b, r in enumerate(batch.latents["relation"])])
-    of_answer = law[torch.arange(64), batch.targets[:, 0]]
+    p = logits[:, 0].softmax(1)
+    of_set = torch.stack([p[b, task.sets[r]].sum() for b, r in enumerate(batch.latents["relation"])])
+    of_answer = p[torch.arange(64), batch.targets[:, 0]]
     losses = {role: token_loss(logits, batch, task.answers(role, batch))[:, 0] for role in task.config.roles}
     torch.testing.assert_close(losses["fact"], -of_answer.log())
     torch.testing.assert_close(losses["relation"], -of_set.log())
     torch.testing.assert_close(losses["within_set"], -(of_answer / of_set).log())
     right = {role: token_accuracy(logits, batch, task.answers(role, batch))[:, 0].bool() for role in task.config.roles}
-    best = law.argmax(1)
+    best = p.argmax(1)
     assert torch.equal(right["fact"], best == batch.targets[:, 0])
     assert torch.equal(right["relation"], task.sets[batch.latents["relation"], best])
-    within = law.masked_fill(~task.sets[batch.latents["relation"]], 0).argmax(1)
+    within = p.masked_fill(~task.sets[batch.latents["relation"]], 0).argmax(1)
     assert torch.equal(right["within_set"], within == batch.targets[:, 0])
 
 
@@ -185,16 +185,20 @@ def test_chance_is_what_equal_logits_reach(pools: str) -> None:
 
 
 def test_floors_are_what_the_best_guesses_get_on_sequences() -> None:
-    """Of who answers with the likeliest answer, or the law, of the relation: 4096 sequences, three standard errors."""
+    """Of a model that answers with the likeliest answer, or with p(a|r): 4096 sequences, three standard errors."""
     task = small(n_answers=3, subject_exponent=1.0)
     batch, floors = drawn(task, 4096), as_row(task.floors())
-    law = torch.tensor(task.table.answers_given_relation(task.subject_law, task.relation_law))
-    logits = law[batch.latents["relation"]].clamp(min=1e-30).log()[:, None]
+    p = torch.tensor(task.table.answers_given_relation(task.subject_distribution, task.relation_distribution))
+    logits = p[batch.latents["relation"]].clamp(min=1e-30).log()[:, None]
     assert float(token_loss(logits, batch).mean()) == pytest.approx(floors["floor/fact_loss/relation_only"], abs=0.03)
     assert float(token_accuracy(logits, batch).mean()) == pytest.approx(
         floors["floor/fact_accuracy/relation_only"], abs=0.025
     )
-    marginal = torch.tensor(task.table.answer_law(task.subject_law, task.relation_law)).log().expand(4096, 1, -1)
+    marginal = (
+        torch.tensor(task.table.answer_distribution(task.subject_distribution, task.relation_distribution))
+        .log()
+        .expand(4096, 1, -1)
+    )
     assert float(token_loss(marginal, batch).mean()) == pytest.approx(floors["floor/fact_loss/marginal"], abs=0.03)
 
 

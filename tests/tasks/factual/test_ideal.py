@@ -35,13 +35,13 @@ def the_task(sizes: tuple[int, int, int] = (16, 16, 8), **changes: Any) -> Factu
 
 def untouched(
     task: FactualTask, d: int = 64, heads: tuple[int, int] = (8, 4), width: int | None = None, *, seed: int = 0,
-    dtype: torch.dtype = torch.float64, law: str = "sphere", **changes: Any,
+    dtype: torch.dtype = torch.float64, vectors: str = "sphere", **changes: Any,
 ) -> ToyTransformer:  # fmt: skip
     """A model as drawn; heads = (H, d_head), without a width attention only."""
     attention = {"n_heads": heads[0], "d_head": heads[1], "residual": False, **changes.pop("attention", {})}
-    feed_forward = {"kind": "relu", "width": width, "bias": True, "law": "normal_over_d"} if width else {}
+    feed_forward = {"kind": "relu", "width": width, "bias": True, "init": "normal_over_d"} if width else {}
     content = {
-        "d_model": d, "n_layers": 1, "position": "none", "embedding": law, "unembedding": law,
+        "d_model": d, "n_layers": 1, "position": "none", "embedding": vectors, "unembedding": vectors,
         "attention": attention, "feed_forward": {**feed_forward, **changes.pop("feed_forward", {})}, **changes,
     }  # fmt: skip
     sizes = {"n_tokens": len(task.token_names), "n_outputs": len(task.output_names), "n_positions": task.n_positions}
@@ -115,11 +115,11 @@ def test_at_gain_one_what_heads_copy_drowns_the_pairs() -> None:
 
 def test_vectors_need_not_have_unit_length() -> None:
     task = the_task(n_noise=31)
-    model = ideal(task, 64, (8, 4), 128, law="normal_over_d")
+    model = ideal(task, 64, (8, 4), 128, vectors="normal_over_d")
     assert accuracy(task, model) >= 0.98  # .988–.996
     task = the_task()
-    assert copy_error(task, ideal(task, 64, (8, 4), 128, law="normal")) < 1e-8
-    assert accuracy(task, ideal(task, 64, (8, 4), law="normal_over_d")) == 1
+    assert copy_error(task, ideal(task, 64, (8, 4), 128, vectors="normal")) < 1e-8
+    assert accuracy(task, ideal(task, 64, (8, 4), vectors="normal_over_d")) == 1
 
 
 @pytest.mark.parametrize(("d", "expected"), [(256, 0.923), (384, 0.982), (512, 0.999), (768, 1.0)])
@@ -239,7 +239,7 @@ def test_too_few_heads_are_refused_with_the_number_needed() -> None:
         ({"attention": {"residual": True}}, "needs model.attention.residual = false, got true"),
         ({"feed_forward": {"kind": "linear", "bias": False}}, "needs model.feed_forward.kind = relu, got linear"),
         ({"feed_forward": {"reads": "block_input"}}, "needs model.feed_forward.reads = attention, got block_input"),
-        ({"feed_forward": {"law": "zeros"}}, "model.feed_forward.law = zeros leaves them blind"),
+        ({"feed_forward": {"init": "zeros"}}, "model.feed_forward.init = zeros leaves them blind"),
         ({"beta": {"FF": 3.0}}, 'no part called "FF": did you mean "FF1"'),
     ],
 )

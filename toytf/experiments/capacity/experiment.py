@@ -16,7 +16,7 @@ from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.pairs import Size, sides
 from toytf.experiments.process import cpu_threads
 from toytf.experiments.study import Found, Study, factors
-from toytf.figures import power_laws, series
+from toytf.figures import scaling_curves, series
 from toytf.fits import power_law
 from toytf.measurement import Group, Measurement, Quantity
 from toytf.memory.builders import AdamOptions, RuleInputs
@@ -129,12 +129,12 @@ class Capacity(Study[Case]):
         by_size = series(stored, "side", lambda row: row.rule + ("" if pd.isna(row.width) else f", width {row.width}"))
         by_width = series(stored.dropna(subset="width"), "width", lambda row: f"{row.rule}, d = {row.d}")
         y = f"associations stored (criterion: {self.config.criterion})"
-        if any(len(law.x) > 1 for law in by_size.values()) or (by_size and not by_width):
+        if any(len(curve.x) > 1 for curve in by_size.values()) or (by_size and not by_width):
             best = self.config.criterion == "all" and self.config.data.n_answers is None
             guides = {"limit of the optimum: p log p = d²/2": _limit} if best else {}
-            yield "capacity", power_laws(by_size, "Capacity by dimension", x="dimension d", y=y, guides=guides)
-        if any(len(law.x) > 1 for law in by_width.values()):
-            yield "capacity_by_width", power_laws(by_width, "Capacity by width", x="width m", y=y, guides={})
+            yield "capacity", scaling_curves(by_size, "Capacity by dimension", x="dimension d", y=y, guides=guides)
+        if any(len(curve.x) > 1 for curve in by_width.values()):
+            yield "capacity_by_width", scaling_curves(by_width, "Capacity by width", x="width m", y=y, guides={})
 
     def _stored(self, table: pd.DataFrame) -> pd.DataFrame:
         """The capacities of a table, with the side of each."""
@@ -183,7 +183,7 @@ def predicted_capacity(config: CapacityConfig, case: Case) -> float | None:
     if rule.theory == "best_weights" and config.criterion == "all":
         rank = case.width if rule.width == "rank" else None
         return theory.capacity(case.d_in, case.d_out, rank=rank, n_values=n_answers, shared=not rule.decoupled)
-    one_to_one_on_sphere = n_answers is None and config.data.law == "sphere"
+    one_to_one_on_sphere = n_answers is None and config.data.distribution == "sphere"
     if rule.theory == "hebbian" and one_to_one_on_sphere and case.d_in == case.d_out:
         accuracy = None if config.criterion == "all" else config.criterion
         return theory.hebbian_capacity(case.d_in, accuracy=accuracy, crosstalk=1.0 if rule.decoupled else 2.0)
@@ -210,7 +210,7 @@ def _stream(config: CapacityConfig, case: Case, seed: int, draw: int = 0) -> Ass
         seed,
         case.d_in,
         case.d_out,
-        law=config.data.law,
+        distribution=config.data.distribution,
         n_answers=config.data.n_answers,
         own_rivals=RULES[case.rule].decoupled,
         purpose=f"draw {draw}",

@@ -39,15 +39,16 @@ class StorageConfig(SeededConfig):
     """What each rule makes of the same associations: recall, margins, scores and spectrum."""
 
     implementation: ClassVar[str] = "toytf.experiments.storage.experiment:Storage"
+    renamed: ClassVar[dict[str, str]] = {"noise": "noise_vectors"}
 
     experiment: Literal["storage"]
     rules: Annotated[tuple[StorageRule, ...], Unique] = Field(min_length=1)
     dimension: Size = 64
     n: PositiveInt | None = None
-    """How many associations (answers, if there is noise); with pairs it follows from them."""
+    """How many associations (answers, with noise vectors); with pairs it follows from them."""
     width: PositiveInt | None = None
     data: DataConfig = DataConfig()
-    noise: PositiveInt | None = None
+    noise_vectors: PositiveInt | None = None
     """Add one of so many random vectors to every key: each answer is asked for with each of them."""
     pairs: PairsConfig | None = None
     iterations: PositiveInt = 1500
@@ -72,8 +73,10 @@ class StorageConfig(SeededConfig):
             raise ValueError("width is given, but none of the rules has a width")
         if self.pairs is None and self.n is None:
             raise ValueError("n is missing: how many associations to store")
-        if self.pairs is not None and (self.noise, self.n, self.data.n_answers) != (None, None, None):
-            raise ValueError("pairs says how many associations there are: leave out n, noise and data.n_answers")
+        if self.pairs is not None and (self.noise_vectors, self.n, self.data.n_answers) != (None, None, None):
+            raise ValueError(
+                "pairs says how many associations there are: leave out n, noise_vectors and data.n_answers"
+            )
         return self
 
     def needs(self) -> list[Need]:
@@ -86,6 +89,6 @@ class StorageConfig(SeededConfig):
             keys |= {f"pairs.{name}": getattr(self.pairs, name) for name in ("first", "second", "answers")}
         else:
             n_answers = min(self.n or 0, n_answers or self.n or 0)
-            n = (self.n or 0) * (self.noise or 1)
-            keys |= {"n": self.n or 0, "noise": self.noise or 0}
+            n = (self.n or 0) * (self.noise_vectors or 1)
+            keys |= {"n": self.n or 0, "noise_vectors": self.noise_vectors or 0}
         return memory_needs(n, self.dimension, self.width or 0, n_answers, keys)

@@ -18,13 +18,13 @@ from toytf.memory.builders import AdamOptions, RuleInputs
 from toytf.memory.measures import (
     SCORES,
     SPECTRUM,
+    compared_spectra,
     measure_margins,
     measure_scores,
     measure_spectrum,
     measure_utilisation,
     score_levels,
     score_samples,
-    spectrum_laws,
 )
 from toytf.memory.rules import RULES, Rule
 from toytf.memory.stream import AssociationStream
@@ -73,12 +73,12 @@ class Storage(Study[Case]):
 
     def _theory(self, rule: Rule, association: Association, measured: Measurement) -> float | None:
         """What theory predicts for a measure of a rule; it is about independent pairs."""
-        if self.config.noise is not None or self.config.pairs is not None:
+        if self.config.noise_vectors is not None or self.config.pairs is not None:
             return None
         if rule.theory == "best_weights":
             return measured.reference.theory
         at = measured.quantity.group, measured.quantity.at.get("measure", "")
-        return _hebbian_laws(association).get(at) if rule.theory == "hebbian" else None
+        return _hebbian_predictions(association).get(at) if rule.theory == "hebbian" else None
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Scores of right values and rivals, and singular values, rule by rule, as kept for the first seed."""
@@ -99,13 +99,13 @@ def rule_inputs(config: StorageConfig, seed: int, rule: str) -> RuleInputs:
 
 
 def _associations(config: StorageConfig, seed: int) -> Association:
-    """Random pairs; with noise, every key together with each of the noise vectors."""
+    """Random pairs; with noise vectors, every key together with each of them."""
     association = _stream(config, seed, "keys").prefix(config.n or 0)
-    if config.noise is None:
+    if config.noise_vectors is None:
         return association
-    noise = _stream(config, seed, "noise").prefix(config.noise).keys
+    noise = _stream(config, seed, "noise").prefix(config.noise_vectors).keys
     keys = (association.keys[:, None] + noise).flatten(0, 1)
-    return Association(keys, association.values, association.targets.repeat_interleave(config.noise))
+    return Association(keys, association.values, association.targets.repeat_interleave(config.noise_vectors))
 
 
 def _pairs(config: StorageConfig, pairs: PairsConfig, seed: int) -> tuple[Association, tuple[Tensor, Tensor]]:
@@ -124,7 +124,12 @@ def _pairs(config: StorageConfig, pairs: PairsConfig, seed: int) -> tuple[Associ
 def _stream(config: StorageConfig, seed: int, purpose: str) -> AssociationStream:
     data = config.data
     return AssociationStream(
-        seed, *sides(config.dimension), law=data.law, n_answers=data.n_answers, purpose=purpose, device=config.device
+        seed,
+        *sides(config.dimension),
+        distribution=data.distribution,
+        n_answers=data.n_answers,
+        purpose=purpose,
+        device=config.device,
     )
 
 
@@ -136,18 +141,18 @@ def _measures(association: Association, memory: Readable, rank: int | None) -> l
     return found
 
 
-def _hebbian_laws(association: Association) -> dict[tuple[Group, Scalar], float]:
+def _hebbian_predictions(association: Association) -> dict[tuple[Group, Scalar], float]:
     """What theory says of the Hebbian matrix of independent pairs, in place of the best weights, by measure."""
     (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
     if n != m:
         return {}
     scores = hebbian_scores(n, d_in, d_out)
-    laws: dict[tuple[Group, Scalar], float] = {
+    predictions: dict[tuple[Group, Scalar], float] = {
         (SCORES, "correct_mean"): scores.mean,
         (SCORES, "correct_spread"): scores.spread,
         (SCORES, "rival_spread"): scores.rival_spread,
     }
-    return laws | ({(SPECTRUM, "fourth_moment"): fourth_moment_hebbian(d_in, n)} if d_in == d_out else {})
+    return predictions | ({(SPECTRUM, "fourth_moment"): fourth_moment_hebbian(d_in, n)} if d_in == d_out else {})
 
 
 def _autograd_difference(rule: Rule, association: Association, seed: int) -> float:
@@ -169,7 +174,7 @@ def _drawn(rule: str, association: Association, memory: Readable) -> Iterator[Dr
         lines = {rule: score_levels(association)} if matrix is not None else {}
         x = "score in units of a generic score"
         yield Drawn(SCORES_OF.format(rule), lambda: histograms({rule: samples}, "Scores", lines=lines, x=x))
-    laws = {} if matrix is None else spectrum_laws(matrix, len(association.keys))
-    if laws:
+    spectra = {} if matrix is None else compared_spectra(matrix, len(association.keys))
+    if spectra:
         title, y = "Singular values of √d W / ‖W‖", "singular value"
-        yield Drawn(SPECTRUM_OF.format(rule), lambda: ranked({rule: laws}, title, measured="measured", y=y))
+        yield Drawn(SPECTRUM_OF.format(rule), lambda: ranked({rule: spectra}, title, measured="measured", y=y))

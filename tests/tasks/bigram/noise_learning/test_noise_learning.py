@@ -126,14 +126,14 @@ def test_in_the_mean_the_entries_are_those_of_the_population() -> None:
     """
     N, alpha = 16, 0.3
     contexts = contexts_of(alpha, N, 4096, 20)
-    law = theory.noise_step(N, 32, alpha)
+    step = theory.noise_step(N, 32, alpha)
     W_F, W_V = feed_forward_step(contexts.answers, N + 1).mean(0), attention_step(contexts, N + 1).mean(0)
-    assert float(W_F[N]) == pytest.approx(law.feed_forward_noise, abs=0.007)
-    assert float(W_F[:N].mean()) == pytest.approx(law.feed_forward_other, abs=0.0005)
-    assert float(W_V[N, 1:N].mean()) == pytest.approx(law.attention_noise, rel=0.1)
+    assert float(W_F[N]) == pytest.approx(step.feed_forward_noise, abs=0.007)
+    assert float(W_F[:N].mean()) == pytest.approx(step.feed_forward_other, abs=0.0005)
+    assert float(W_V[N, 1:N].mean()) == pytest.approx(step.attention_noise, rel=0.1)
     plain = W_V[1:N, 1:N]
     off = (plain.sum() - plain.trace()) / ((N - 1) * (N - 2))
-    assert float(plain.trace() / (N - 1) - off) == pytest.approx(law.attention_copy, rel=0.2)
+    assert float(plain.trace() / (N - 1) - off) == pytest.approx(step.attention_copy, rel=0.2)
 
 
 # --- recall by number of samples
@@ -181,9 +181,9 @@ def test_the_spread_of_the_noise_row_grows_like_the_vocabulary(learned: toytf.Ru
 @pytest.mark.parametrize(("n_tokens", "expected"), [(32, 0.047), (128, 0.093)])
 def test_the_relative_spread_is_that_of_counts(n_tokens: int, expected: float, learned: toytf.Run) -> None:
     """√(N/(αTm)) is 0.044 and 0.088; finite sizes add 1/(αN) + 1/(2T): 8 % and 3 %. Eight rows of N: error 5 %, 3 %."""
-    measured, law = (learned.summary[f"{prefix}cv/a0.5_N{n_tokens}"] for prefix in ("", "theory/"))
-    assert law == pytest.approx(math.sqrt(n_tokens / (0.5 * 32 * 1024)))
-    assert measured == pytest.approx(law * (1 + 2 / n_tokens + 1 / 64), rel=0.12)
+    measured, predicted = (learned.summary[f"{prefix}cv/a0.5_N{n_tokens}"] for prefix in ("", "theory/"))
+    assert predicted == pytest.approx(math.sqrt(n_tokens / (0.5 * 32 * 1024)))
+    assert measured == pytest.approx(predicted * (1 + 2 / n_tokens + 1 / 64), rel=0.12)
     assert measured == pytest.approx(expected, rel=0.12)
 
 
@@ -249,10 +249,10 @@ def test_beside_every_recall_stand_theory_and_chance(tiny: toytf.Run) -> None:
         assert 0 <= summary[name] <= 1
         assert summary[f"theory/{name}"] == pytest.approx(predicted)
         assert summary[f"chance/{name}"] == pytest.approx(1 / 9)
-    law = theory.noise_step(8, 6, 0.5)
-    assert summary["theory/entry/FF_noise_a0.5_N8"] == pytest.approx(law.feed_forward_noise)
-    assert summary["theory/entry/V_noise_a0.5_N8"] == pytest.approx(law.attention_noise)
-    assert summary["theory/entry/V_copy_a0.5_N8"] == pytest.approx(law.attention_copy)
+    step = theory.noise_step(8, 6, 0.5)
+    assert summary["theory/entry/FF_noise_a0.5_N8"] == pytest.approx(step.feed_forward_noise)
+    assert summary["theory/entry/V_noise_a0.5_N8"] == pytest.approx(step.attention_noise)
+    assert summary["theory/entry/V_copy_a0.5_N8"] == pytest.approx(step.attention_copy)
 
 
 def test_what_is_never_learned_has_no_number_of_samples(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ N, T, DRAWN = 7, 9, 40_000
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[torch.Tensor, torch.Tensor]:
-    return sample(DRAWN, N, T, generator(0, "law"))
+    return sample(DRAWN, N, T, generator(0, "distribution"))
 
 
 def test_the_trigger_occurs_exactly_twice_and_last(drawn: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -121,7 +121,7 @@ def test_the_vectors_of_a_stream_do_not_overlap() -> None:
     assert torch.equal(v.e @ v.remap.T, v.e_tilde)
 
 
-def test_vectors_that_are_drawn_have_the_law_asked_for() -> None:
+def test_vectors_that_are_drawn_have_the_distribution_asked_for() -> None:
     v = draw(configured(n_tokens=64, embedding="normal_over_d", dimension=400), 0)
     for rows in (v.e, v.e_tilde, v.u, v.p):
         assert rows.shape[1] == 400
@@ -153,7 +153,7 @@ def test_chunks_are_means_over_all_sequences() -> None:
 
 
 @pytest.mark.parametrize("beta_2", [0.01, 1.0, 4.0])
-def test_with_many_tokens_step_3_is_the_law_beyond_small_gains(beta_2: float) -> None:
+def test_with_many_tokens_step_3_is_as_predicted_beyond_small_gains(beta_2: float) -> None:
     """N = 4000: random tokens almost never meet. 40,000 sequences: entries scatter by about 1 % of the largest."""
     N, T, beta_1 = 4000, 8, 0.5
     tokens, _ = sample(40_000, N, T, generator(0, "many"))
@@ -167,6 +167,6 @@ def test_with_many_tokens_step_3_is_the_law_beyond_small_gains(beta_2: float) ->
     logits, _ = forward(replace(weights, W_KQ1=W), vectors, names)
     everyone = torch.cat([logits, torch.zeros(len(logits), 1) + np.log(N - T)], dim=1)
     torch.nn.functional.cross_entropy(everyone, first + 1).backward()
-    law = theory.position_signal(T, beta_1, beta_2, linear=False)
+    expected = theory.position_signal(T, beta_1, beta_2, linear=False)
     assert W.grad is not None
-    np.testing.assert_allclose(-W.grad.numpy(), law, atol=0.03 * abs(law).max())
+    np.testing.assert_allclose(-W.grad.numpy(), expected, atol=0.03 * abs(expected).max())

@@ -1,4 +1,4 @@
-"""The three-gradient-step theorem: every signal beside its law, and the experiment itself."""
+"""The three-gradient-step theorem: every signal beside its prediction, and the experiment itself."""
 
 import json
 import re
@@ -76,7 +76,7 @@ def test_step_1_is_the_exact_form(theorem: toytf.Run) -> None:
         assert ratio == pytest.approx(1, abs=0.04)
 
 
-def test_step_2_is_the_law_for_many_tokens_less_what_64_cost(theorem: toytf.Run) -> None:
+def test_step_2_is_as_predicted_for_many_tokens_less_what_64_cost(theorem: toytf.Run) -> None:
     """T/N = 1/4 costs 8 %: 0.90–0.93 over many seeds."""
     assert theorem.summary["theory/signal/W_KQ2"] == pytest.approx(8.90e-5, rel=1e-3)
     for ratio in each(theorem, "over_theory/W_KQ2"):
@@ -93,14 +93,14 @@ def test_step_3_falls_like_one_over_t(theorem: toytf.Run) -> None:
 
 
 def test_the_gains_that_were_reached_explain_what_step_3_is_off_by(theorem: toytf.Run) -> None:
-    """The law at the measured gains and attention; 8192 samples leave some 5 % at a position, in the mean of seeds."""
+    """The prediction at the measured gains and attention; 8192 samples leave some 5 % at a position, averaged."""
     summary = theorem.summary
     beta_1 = summary["signal/W_OV2"] * theory.output_rate(64, 16, 1)
     beta_2 = summary["over_theory/W_KQ2"]
-    law = np.diagonal(theory.position_signal(16, beta_1, beta_2, linear=False), -1)
+    expected = np.diagonal(theory.position_signal(16, beta_1, beta_2, linear=False), -1)
     measured = np.array([summary[f"signal/W_KQ1/t{t}"] for t in range(2, 16)])
-    np.testing.assert_allclose(measured, law[:14], rtol=0.07)
-    assert measured.mean() == pytest.approx(law[:14].mean(), rel=0.03)
+    np.testing.assert_allclose(measured, expected[:14], rtol=0.07)
+    assert measured.mean() == pytest.approx(expected[:14].mean(), rel=0.03)
 
 
 def test_every_memory_is_recalled_after_its_step(theorem: toytf.Run) -> None:
@@ -121,7 +121,7 @@ def test_accuracy_jumps_at_step_3_and_ends_at_the_tie_of_the_first_position(theo
     assert all(0.94 <= accuracy <= 0.98 for accuracy in each(theorem, "accuracy/read_out"))
 
 
-def test_entries_off_the_diagonal_follow_the_law_too(theorem: toytf.Run) -> None:
+def test_entries_off_the_diagonal_are_as_predicted_too(theorem: toytf.Run) -> None:
     """They sum to −diagonal by the softmax; entry by entry noise remains, least where each entry is seen most often."""
     for name in ("W_OV2", "W_KQ2"):
         diagonal, off = theorem.summary[f"signal/{name}"], theorem.summary[f"signal/{name}_off"]

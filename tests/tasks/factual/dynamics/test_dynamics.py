@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 import toytf
 from tasks.factual.dynamics.config import FactDynamicsConfig
 from tasks.factual.dynamics.experiment import FactDynamics, Scale, fact_table
-from tasks.factual.dynamics.measures import Curve, Laws, plateau, plateau_span
+from tasks.factual.dynamics.measures import Comparisons, Curve, plateau, plateau_span
 from tasks.factual.dynamics.model import Facts
 from tasks.factual.table import structured_table
 from toytf import theory
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 QUIET: dict[str, Any] = {"device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
 TINY: dict[str, Any] = {
     "n_subjects": 4, "n_relations": 2, "n_answers": 2, "n_noise": 3, "seq_len": 6,
-    "lr": 1.0, "steps": 90, "evaluate_every": 8, "alphas": [1e-3],
+    "lr": 1.0, "steps": 90, "evaluate_every": 8, "init_scales": [1e-3],
 }  # fmt: skip
 """Stages at step 35 and 70 by theory."""
 
@@ -146,7 +146,7 @@ def test_the_order_of_stages_flips_with_the_sizes(S: int, R: int, relation: int,
 
 def test_the_stages_come_later_with_the_logarithm_of_the_scale() -> None:
     """At lr = 0.1 and α = 1e-2 the authors' model has 832 and 2048, the formula 692 and 1813, here at lr = 1."""
-    (row,) = last_rows(lr=1.0, steps=400, evaluate_every=2, alphas=[1e-2])
+    (row,) = last_rows(lr=1.0, steps=400, evaluate_every=2, init_scales=[1e-2])
     assert row["theory/stage/relation"] == pytest.approx(69.2, abs=0.1)
     assert row["theory/stage/subject"] == pytest.approx(181.3, abs=0.1)
     assert row["over_theory/relation"] == pytest.approx(83.2 / 69.2, abs=0.08)  # their evaluations are 6 apart
@@ -244,11 +244,11 @@ def test_laws_come_to_a_device_without_float64() -> None:
     table = structured_table(8, 2, 4)
     facts = Facts(torch.zeros(32, 16, device="meta"), torch.zeros(32, dtype=torch.long, device="meta"))
     with _NoFloat64():
-        laws = Laws.of(table, facts)
-    assert laws.relation_set.dtype == torch.bool
-    assert laws.given_relation.dtype == torch.float32
-    assert laws.given_relation.shape == (32, 8)
-    assert laws.given_relation.is_meta and laws.same_place.is_meta
+        comparisons = Comparisons.of(table, facts)
+    assert comparisons.relation_set.dtype == torch.bool
+    assert comparisons.given_relation.dtype == torch.float32
+    assert comparisons.given_relation.shape == (32, 8)
+    assert comparisons.given_relation.is_meta and comparisons.same_place.is_meta
 
 
 def test_a_training_that_ends_early_has_no_stages() -> None:
@@ -271,7 +271,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "batch_size": {"method": "sgd", "batch_size": 17},
     "lr": {"lr": 0.9},
     "steps": {"steps": 91},
-    "alphas": {"alphas": [2e-3]},
+    "init_scales": {"init_scales": [2e-3]},
     "initial": {"initial": "theory"},
     "evaluate_every": {"evaluate_every": 7},
     "seeds": {"seeds": [3], "table": "random"},
@@ -292,7 +292,9 @@ def test_every_field_changes_what_is_measured() -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
     """Two scales of two seeds."""
-    return run(tmp_path_factory.mktemp("whole"), **TINY | {"alphas": [1e-2, 1e-3], "table": "random", "seeds": [0, 1]})
+    return run(
+        tmp_path_factory.mktemp("whole"), **TINY | {"init_scales": [1e-2, 1e-3], "table": "random", "seeds": [0, 1]}
+    )
 
 
 def test_the_smallest_scale_has_plain_names(whole: toytf.Run, tmp_path: Path) -> None:
@@ -307,7 +309,7 @@ def test_the_smallest_scale_has_plain_names(whole: toytf.Run, tmp_path: Path) ->
 
 
 def test_scales_that_are_almost_the_same_have_names_of_their_own(tmp_path: Path) -> None:
-    both = run(tmp_path, **TINY | {"alphas": [1e-2, 0.010000001], "steps": 8})
+    both = run(tmp_path, **TINY | {"init_scales": [1e-2, 0.010000001], "steps": 8})
     assert {"weights/relation", "weights/relation/a0.010000001"} <= set(both.summary)
 
 
@@ -367,10 +369,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "batch_of_a_flow": (["batch_size=8"], ["batch_size = 8", "method: sgd"]),
     "no_batch": (["method=sgd"], ["batch_size is missing", "method: sgd"]),
     "seeds_of_nothing": (["seeds=[0,1]"], ["seeds", "nothing is random", "table: random"]),
-    "alphas_twice": (["alphas=[0.1,0.1]"], ["alphas: 0.1 is listed twice"]),
-    "alpha_zero": (["alphas=[0]"], ["alphas.0 = 0", "greater than 0"]),
-    "alpha_too_small": (["alphas=[1e-31]"], ["alphas: 1e-31 is too small", "at least 1e-30"]),
-    "alpha_too_large": (["alphas=[0.5]", "initial=theory"], ["alphas: 0.5", "initial: theory", "< 2"]),
+    "init_scales_twice": (["init_scales=[0.1,0.1]"], ["init_scales: 0.1 is listed twice"]),
+    "alpha_zero": (["init_scales=[0]"], ["init_scales.0 = 0", "greater than 0"]),
+    "alpha_too_small": (["init_scales=[1e-31]"], ["init_scales: 1e-31 is too small", "at least 1e-30"]),
+    "alpha_too_large": (["init_scales=[0.5]", "initial=theory"], ["init_scales: 0.5", "initial: theory", "< 2"]),
     "unknown_table": (["table=randm"], ['table = "randm"', 'did you mean "random"?']),
     "one_answer": (["n_answers=1"], ["n_answers = 1", "greater than or equal to 2"]),
     "unknown_key": (["step=3"], ['"step"', 'did you mean "steps"?']),
