@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: quickstart test fuzz slow lint format bench clean
+.PHONY: quickstart test fuzz slow lint format docs bench clean
 
 quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/report.html
 	rm -rf runs/quickstart
@@ -27,6 +27,9 @@ lint: $(READY)  ## format, style, types, and the direction of dependencies
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(READY)  ## write docs/metrics.md and docs/results.md from the code and the last check of the claims
+	$(BIN)/python docs/generate.py
 
 bench: $(READY)  ## speed, as ratios within one run
 	$(BIN)/toytf bench

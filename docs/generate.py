@@ -1,0 +1,312 @@
+"""Write what documents say about metrics and results: `make docs`.
+
+docs/metrics.md lists every group of metrics as the code declares it. docs/results.md lists every claim: its words come
+from configs/claims, its numbers from docs/claims.json. After a new check, `python docs/generate.py DIR/claims.json`
+takes the numbers that `toytf claims --out DIR` wrote into docs/claims.json first.
+"""
+
+import ast
+import importlib
+import json
+import re
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from toytf.catalogue import claim_files
+from toytf.claims import Claim, Expectation, compare, load_claim
+from toytf.config.compose import read_config
+from toytf.config.plugins import plugins
+from toytf.errors import UserError
+from toytf.measurement import KINDS, Group
+from toytf.report.table import number, whole
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+CLAIMS = DOCS / "claims.json"
+METRIC_NAMES = ROOT / "tests" / "golden" / "metric_names.txt"
+MARK = "<!-- Below: written by `make docs` from the groups that the code declares. Change those. -->"
+VERDICTS = ("refuted", "not reached", "confirmed")
+
+
+# Results
+
+
+def outcomes(checks: Iterable[Path]) -> list[dict[str, Any]]:
+    """docs/claims.json with the verdicts of newer checks: name, verdict and findings of every claim."""
+    newest = {outcome["name"]: outcome for path in (CLAIMS, *checks) for outcome in json.loads(path.read_bytes())}
+    return [
+        {part: outcome[part] for part in ("name", "verdict", "findings")}
+        for name, outcome in sorted(newest.items())
+        if name in claim_files()
+    ]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A claim as it is worded today, and its last verdict."""
+
+    name: str
+    claim: Claim
+    verdict: str
+    findings: list[dict[str, Any]]
+
+    @property
+    def link(self) -> str:
+        """To its section."""
+        return f"[{self.name}](#{re.sub('[^a-z_]', '', self.name)})"
+
+    def section(self) -> str:
+        """Statement, expectations beside what was measured, and the note."""
+        rows = [
+            (
+                f"`{found['run']}`",
+                f"`{found['metric']}`",
+                _expected(asked, found),
+                _measured(found),
+                _bold(found["verdict"]),
+            )
+            for asked, found in zip(self.claim.expect, self.findings, strict=True)
+        ]
+        parts = [
+            f"### {self.name}",
+            _filled(f"**{self.claim.title}: {self.verdict}.** {self.claim.statement} *{self.claim.source}*"),
+            _table(("run", "metric", "expected", "measured", "verdict"), rows),
+            _filled(self.claim.note),
+        ]
+        return "\n\n".join(filter(None, parts))
+
+
+def results() -> list[Result]:
+    """Every claim that ships."""
+    found = {outcome["name"]: outcome for outcome in outcomes([])}
+    claims = {name: load_claim(path)[0] for name, path in claim_files().items()}
+    missing = sorted(set(claims) - set(found))
+    if missing:
+        raise UserError(
+            f"no result yet: toytf claims {' '.join(missing)}; python docs/generate.py runs/claims/claims.json"
+        )
+    return [Result(name, claim, found[name]["verdict"], found[name]["findings"]) for name, claim in claims.items()]
+
+
+def expectations(claim: Claim) -> list[tuple[str, str, str, float]]:
+    """What a check of this claim would compare: run, metric, expectation, tolerance."""
+    findings = [compare(expectation, None) for expectation in claim.expect]
+    return [(found.run, found.metric, found.expected, found.tolerance) for found in findings]
+
+
+INTRODUCTION = """
+A claim is a statement of a paper, or one derived here, as runs and what their metrics should be. There are {counts}.
+The expected numbers come from the paper or from a derivation, never from this code. `toytf claims` checks all claims
+again, in about {minutes:.0f} minutes on two cores; `toytf claims bigram` checks one area and `toytf claims
+bigram/ideal` one claim.
+
+*Confirmed*: every expectation holds. *Refuted*: one fails, on average over seeds, by more than its tolerance plus the
+spread. *Not reached*: one fails by less than that, or in some seeds only. ± after a measured value is the standard
+deviation over seeds.
+"""
+
+
+def results_page() -> str:
+    """All of docs/results.md."""
+    found = results()
+    failed = sorted(
+        (result for result in found if result.verdict != "confirmed"), key=lambda result: VERDICTS.index(result.verdict)
+    )
+    introduction = INTRODUCTION.format(counts=_counted(found), minutes=sum(result.claim.minutes for result in found))
+    parts = [
+        "# Results",
+        "<!-- Written by `make docs` from docs/claims.json and configs/claims. Change those. -->",
+        *(_filled(paragraph) for paragraph in introduction.strip().split("\n\n")),
+        "## Not confirmed",
+        *(result.section() for result in failed),
+    ]
+    for area in dict.fromkeys(result.name.partition("/")[0] for result in found):
+        own = [result for result in found if result.name.partition("/")[0] == area]
+        rows = [(result.link, result.claim.title, result.claim.source, _bold(result.verdict)) for result in own]
+        parts += [
+            f"## {_title(area)}",
+            f"{_counted(own)}. The runs are explained in [{area}.md]({area}.md).",
+            _table(("claim", "in one line", "source", "verdict"), rows),
+            *(result.section() for result in own if result.verdict == "confirmed"),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _counted(found: list[Result]) -> str:
+    counts = Counter(result.verdict for result in found)
+    shown = [f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict]]
+    return f"{len(found)} claims: {', '.join(shown)}"
+
+
+def _title(area: str) -> str:
+    return (DOCS / f"{area}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _bold(verdict: str) -> str:
+    return verdict if verdict == "confirmed" else f"**{verdict}**"
+
+
+def _expected(asked: Expectation, found: Mapping[str, Any]) -> str:
+    sign, slack = {">=": ("≥", "−"), ">": (">", "−"), "<=": ("≤", "+"), "<": ("<", "+"), "==": ("=", "±")}[
+        asked.comparison
+    ]
+    level = f"{asked.value:g}" if isinstance(asked.value, float) else _shown(found["predicted"], asked.value)
+    tolerance = f" {slack} {asked.tolerance:g}" if asked.tolerance else ""
+    other = f" (`{asked.value}`)" if isinstance(asked.value, str) and asked.value != asked.metric else ""
+    of = f" of `{asked.of}`" if asked.of else ""
+    return f"{sign} {level}{tolerance}{other}{of}" + (", every seed" if asked.over == "every" else "")
+
+
+def _measured(found: Mapping[str, Any]) -> str:
+    spread = f" ± {_shown(found['spread'], found['metric'])}" if found["spread"] is not None else ""
+    return _shown(found["measured"], found["metric"]) + spread
+
+
+def _shown(value: float | None, metric: str) -> str:
+    """A value as tables show it; steps and samples are whole numbers."""
+    counts = {one.group.name for one in declared() if one.group.format == "whole"}
+    return number(value) if value is None or metric.partition("/")[0] not in counts else whole(value)
+
+
+# Metrics
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A group of metrics, the module that declares it, and its flat names with what each can be read against."""
+
+    group: Group
+    module: str
+    names: Mapping[str, tuple[str, ...]]
+
+    def row(self) -> tuple[str, ...]:
+        """Its line of the list."""
+        group = self.group
+        shown = {"whole": "whole numbers", "power": "powers of ten", "number": ""}[group.format]
+        details = ", ".join(filter(None, [group.unit, shown, "in no table" if group.place == "log" else ""]))
+        told = f"**{group.title}**" + (f" ({details})" if details else "") + (f". {group.says}" if group.says else "")
+        kinds = ", ".join(kind for kind in KINDS if any(kind in found for found in self.names.values()))
+        file = f"{self.module.replace('.', '/')}.py"
+        examples = ", ".join(f"`{name}`" for name in _examples(self.names))
+        return f"[`{group.name}`](../{file})", told, kinds or "–", examples or "–"
+
+
+@cache
+def declared() -> list[Declared]:
+    """The groups that the modules of toytf, tasks and probes declare."""
+    found: list[tuple[str, Group]] = []
+    for path in sorted(path for package in ("toytf", "tasks", "probes") for path in (ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        targets = [line.targets[0] for line in tree.body if isinstance(line, ast.Assign) and _makes_group(line.value)]
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        values = [getattr(importlib.import_module(module), ast.unparse(target)) for target in targets]
+        found += [(module, value) for value in values]
+    return [Declared(group, module, _names(group, module, found)) for module, group in found]
+
+
+def _makes_group(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "Group"
+
+
+def _names(group: Group, module: str, found: list[tuple[str, Group]]) -> dict[str, tuple[str, ...]]:
+    """Flat names of a group, and what each can be read against.
+
+    Where several modules declare a group of this name, a run has that of its own experiment, else that of a probe.
+    """
+    makers = [maker for maker, other in found if other.name == group.name]
+    packages = [_package(experiment) for experiment in plugins("experiments")]
+    outside = [maker for maker in makers if not maker.startswith(tuple(packages))]
+    names: dict[str, tuple[str, ...]] = {}
+    for experiment, name, kinds in _metrics():
+        inside = [maker for maker in makers if maker.startswith(_package(experiment))]
+        if name.partition("/")[0] == group.name and module in (inside or outside):
+            names.setdefault(name, kinds)
+    return names
+
+
+@cache
+def _metrics() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Names that exist: of the small runs of the tests, with what each can be read against, and of the claims."""
+    found: list[tuple[str, str, tuple[str, ...]]] = []
+    for section in METRIC_NAMES.read_text(encoding="utf-8").removeprefix("# ").split("\n# "):
+        config, *lines = section.strip().splitlines()
+        experiment = read_config(ROOT / "configs" / f"{config.removesuffix('.yaml')}.yaml")["experiment"]
+        for line in lines:
+            name, *kinds = line.split()
+            found.append((experiment, name, tuple(kinds)))
+    for claim, configs in map(load_claim, claim_files().values()):
+        found += [(configs[asked.run].experiment, asked.metric, ()) for asked in claim.expect]
+    return found
+
+
+def _package(experiment: str) -> str:
+    """The package of an experiment, such as `tasks.bigram.three_steps.`."""
+    module: str = plugins("experiments")[experiment].implementation.partition(":")[0]
+    return module.rpartition(".")[0] + "."
+
+
+def _examples(names: Iterable[str], most: int = 4) -> list[str]:
+    """A few names that differ in more than their numbers, plain and short ones first."""
+    kinds: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (name.count("/"), len(name), name)):
+        kinds.setdefault(re.sub(r"\d+(\.\d+)?", "0", name), name)
+    return list(kinds.values())[:most]
+
+
+def _groups() -> str:
+    """The list, by what has to run for a metric to be there."""
+    experiments = {_package(name): f"Experiment `{name}`" for name in plugins("experiments") if name != "train"}
+    rooms = {
+        "toytf.": "Every training",
+        "probes.": "Probes for any task",
+        "toytf.memory.": "Probes `margins`, `scores`, `spectrum`, `utilisation`, and experiment `storage`",
+        "probes.bigram.": "Probes for the bigram task",
+        "probes.factual.": "Probes for the factual task",
+        **experiments,
+    }
+    sections: dict[str, list[Declared]] = {room: [] for room in rooms}
+    for one in declared():
+        sections[max((room for room in rooms if one.module.startswith(room)), key=len)].append(one)
+    columns = ("group", "what it is, and what to look for", "read against", "names, such as")
+    parts = [
+        f"### {rooms[room]}\n\n{_table(columns, [one.row() for one in ones])}"
+        for room, ones in sections.items()
+        if ones
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def metrics_page() -> str:
+    """docs/metrics.md with its list written anew; what is above the mark is written by hand."""
+    by_hand = (DOCS / "metrics.md").read_text(encoding="utf-8").partition(MARK)[0]
+    return f"{by_hand}{MARK}\n\n{_groups()}"
+
+
+# Both
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [tuple(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    shown = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([shown[0], "|---" * len(lines[0]) + "|", *shown[1:]])
+
+
+def main() -> None:
+    """Take up new checks, if any are given, and write both documents."""
+    CLAIMS.write_text(json.dumps(outcomes(map(Path, sys.argv[1:])), indent=2) + "\n", encoding="utf-8")
+    (DOCS / "results.md").write_text(results_page(), encoding="utf-8")
+    (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
