@@ -28,15 +28,14 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="The run directory [default: runs/<config name>-<hash>].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run even if memory seems too small.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every metric, not only the main ones.")] = False,
 ) -> None:
-    """Run any experiment; prints the run directory last."""
+    """Run any experiment; prints what came out of it, and the run directory last."""
     from toytf.experiments.launch import run
-    from toytf.report.terminal import print_table
+    from toytf.report.terminal import print_end
 
     finished = run(config, overrides or [], out=out, resume=resume, force=force)
-    print_table(finished.summary, finished.columns)
-    typer.echo(f"page: {finished.report_file}")
-    typer.echo(finished.directory)
+    print_end(finished, verbose=verbose)
 
 
 @app.command("list")

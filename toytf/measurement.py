@@ -7,7 +7,7 @@ a record is written down, in metrics.jsonl, summary.json, wandb and claims; `fla
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from toytf.errors import UserError
 
@@ -36,6 +36,17 @@ class Reference:
     """What the theory of random vectors predicts."""
 
 
+class Headline(NamedTuple):
+    """Metrics that belong in the short table at the end of a run, and what they are in a phrase."""
+
+    label: str
+    """The name of a metric without its group; or a pattern, such as `*`, and its factors follow the phrase."""
+    phrase: str
+    """Said before the name of the metric: "layer 1 attends to the token before"."""
+    rank: int = 0
+    """If there are too many, those of rank 0 come first, then those of rank 1 …"""
+
+
 @dataclass(frozen=True)
 class Group:
     """Measurements of one kind, as whoever takes them declares it: how tables, figures and pages show them."""
@@ -57,6 +68,8 @@ class Group:
     """Do short tables show the variants, too?"""
     timed: Literal["", "onset", "halfway"] = ""
     """Of which moment the step is of interest: when it leaves chance, or when it is halfway to the ideal."""
+    headline: tuple[Headline, ...] | None = None
+    """What the short table shows of it, in this order; None: all, with the title as phrase, after what is declared."""
 
     def __post_init__(self) -> None:
         if self.name in ("", "seed", "step", *KINDS) or set(self.name) & set("/@"):
@@ -239,7 +252,7 @@ def to_json(quantities: Mapping[str, Quantity]) -> dict[str, Any]:
 
 def from_json(content: Any) -> dict[str, Quantity]:
     """The quantities that `to_json` wrote; raises TypeError, KeyError or ValueError for anything else."""
-    groups = [Group(**{**given, "variants": tuple(given.get("variants", ()))}) for given in content["groups"]]
+    groups = [_group(**given) for given in content["groups"]]
     return {
         str(name): Quantity(groups[group], str(own), _current(name, at), tuple(plain))
         for name, (group, own, at, plain) in content["metrics"].items()
@@ -250,3 +263,8 @@ def _current(name: str, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The factors of a metric as they are called now: of what is after an @, earlier versions said `test`."""
     renamed = {"test": "on"} if "@" in name.partition("/")[0] else {}
     return {renamed.get(factor, factor): value for factor, value in at.items()}
+
+
+def _group(*, variants: Iterable[str] = (), headline: Iterable[Any] | None = None, **given: Any) -> Group:
+    shown = None if headline is None else tuple(Headline(*row) for row in headline)
+    return Group(**given, variants=tuple(variants), headline=shown)

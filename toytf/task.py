@@ -94,7 +94,7 @@ class Task(ABC):
     goal: str = "all"
     """The role in which it shows whether they do."""
     role_phrases: Mapping[str, str] = {}
-    """What is asked in the roles that the end of a run tells of: {"fact": "facts"}, as in 98 % of the facts are right."""
+    """What is asked in the roles that the end of a run tells of: {"fact": "facts"}, as in `98 % of the facts`."""
 
     def __init__(self, config: Any, device: torch.device) -> None:
         self.config = config

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probes.bigram.config import AttentionProbeConfig
 from probes.observed import observed
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
@@ -25,6 +25,10 @@ from toytf.task import Batch, Task
 ATTENTION = Group(
     "attention", "Where the two layers attend", "An induction head attends to the previous token in layer 1, and in "
     "layer 2 to what followed the trigger before. Chance is uniform attention over the past.", variants=("where",),
+    headline=(
+        Headline("induction", "layer 2 attends to what followed the same trigger before"),
+        Headline("previous_token", "layer 1, right after a trigger, attends to it", 1),
+    ),
 )  # fmt: skip
 
 

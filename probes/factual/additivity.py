@@ -26,7 +26,7 @@ from probes.factual.tables import (
 )
 from tasks.factual.ideal import tokens_that_ask
 from tasks.factual.task import FactualTask
-from toytf.measurement import Group
+from toytf.measurement import Group, Headline
 from toytf.memory import exact
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
@@ -34,6 +34,7 @@ from toytf.probe import ProbeResult
 ADDITIVITY = Group(
     "additivity", "Logits as a sum over subject and relation", "Where the interaction is small and the sum answers all "
     "facts, no memory of pairs is needed. Where the sum fails, facts need a feed-forward part or competing heads.",
+    headline=(Headline("accuracy", "facts that a sum over subject and relation would answer", 1),),
 )  # fmt: skip
 
 

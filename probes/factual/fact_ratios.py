@@ -12,7 +12,7 @@ from probes.factual.tables import FactProbe, final_streams, in_chunks
 from tasks.factual.ideal import first_obstacle
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
-from toytf.measurement import Group
+from toytf.measurement import Group, Headline
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 from toytf.task import Task
@@ -28,10 +28,12 @@ from toytf.theory import (
 RATIO = Group(
     "ratio", "Facts against sizes", "How much a parameter, a head or a dimension has to hold. Facts per parameter "
     "near the value of theory mean a full model; a dimension above it means room to spare.",
+    headline=(Headline("facts_per_parameter", "facts for each parameter; theory: a full model", 1),),
 )  # fmt: skip
 THEOREM = Group(
     "theorem", "Conditions of the theorems with constants 1 (1: they hold)", "Where one holds, weights that know all "
     "facts exist, whether training finds them or not.",
+    headline=(),
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from probes.factual.tables import (
     width_of,
 )
 from tasks.factual.task import FactualTask
-from toytf.measurement import Group
+from toytf.measurement import Group, Headline
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 from toytf.task import Task
@@ -28,10 +28,15 @@ from toytf.task import Task
 FACT_STORAGE = Group(
     "fact_storage", "Accuracy by path", "The path that answers the facts alone, and without which the model forgets "
     "them, is where they are stored. Chance is a guess.",
+    headline=(
+        Headline("without_feed_forward", "facts still right without the feed-forward part", 1),
+        Headline("without_direct", "facts still right without the direct path from attention", 1),
+    ),
 )  # fmt: skip
 FACT_MARGIN = Group(
     "fact_margin", "Margin of the right answer over the mean answer by path", "How much each path adds to the logit of "
     "the right answer.", unit="logits",
+    headline=(),
 )  # fmt: skip
 
 

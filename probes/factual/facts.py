@@ -3,13 +3,14 @@
 from probes.factual.config import FactsProbeConfig
 from probes.factual.tables import FactProbe, answers, are_answered, by_pair, final_streams, margins, wrong_fact
 from tasks.factual.task import FactualTask
-from toytf.measurement import Group
+from toytf.measurement import Group, Headline
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 
 FACTS = Group(
     "facts", "Facts over all pairs", "How many facts the model knows, each asked equally often; `stored` counts those "
     "that are right in every draw of the noise. Chance is a guess.",
+    headline=(Headline("stored", "facts that are right whatever the noise around them", 1),),
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from probes.factual.config import OwnershipProbeConfig
 from probes.factual.tables import FactTables, TableProbe, fact_tables
 from tasks.factual.ideal import key_vector, tokens_that_ask
 from tasks.factual.task import FactualTask
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.memory import exact
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
@@ -27,10 +27,15 @@ from toytf.probe import ProbeResult
 OWNERSHIP = Group(
     "ownership", "Which tokens heads attend to", "A head that owns a token puts more than half of its attention on it: "
     "are all subjects and relations owned, or does attention go to noise?", variants=("head",),
+    headline=(
+        Headline("subjects", "subjects that have a head attending mostly to them", 1),
+        Headline("relations", "relations that have a head attending mostly to them", 1),
+    ),
 )  # fmt: skip
 KEY_GAP = Group(
     "key_gap", "Score of a token above all noise, by the head that attends to it most", "Above 0 that head attends "
     "more to the token than to all noise of a sequence together.",
+    headline=(),
 )  # fmt: skip
 
 OWNED = 0.5

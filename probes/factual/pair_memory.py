@@ -26,7 +26,7 @@ from probes.factual.tables import (
 from tasks.factual.ideal_values import RIDGE
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.constructions import ridge_regression
 from toytf.models.transformer import FeedForward, ToyTransformer
 from toytf.probe import ProbeResult
@@ -36,6 +36,9 @@ PAIR_MEMORY = Group(
     "pair_memory", "The feed-forward part as a memory of pairs", "Where the answer follows an exchanged relation, the "
     "feed-forward part looks up pairs; where the cosine is near 1, it does so as least squares would.",
     variants=("relation",),
+    headline=(
+        Headline("swap", "answers that follow when the relation is exchanged inside", 1),
+    ),
 )  # fmt: skip
 
 

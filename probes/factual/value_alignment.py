@@ -25,6 +25,7 @@ from toytf.probe import ProbeResult
 VALUE_ALIGNMENT = Group(
     "value_alignment", "Values against the construction", "At 1 training has found the values of the construction; "
     "other values may know the facts as well.", unit="cosine", variants=("head",),
+    headline=(),
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from toytf.probe import ProbeResult
 VALUE_MEMORY = Group(
     "value_memory", "What the values of subjects and relations say", "Near 1 the values that attention reads already "
     "know the answers; near chance, they are only keys for the feed-forward part.",
+    headline=(),
 )  # fmt: skip
 
 SHOWN = 64

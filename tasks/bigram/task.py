@@ -52,7 +52,7 @@ class BigramTask(Task):
     goal = "in_context"
     role_phrases: Mapping[str, str] = {
         "in_context": "answers that the context determines",
-        "untrapped": "the same, without sequences that loop among triggers",
+        "untrapped": "the same, without loops of triggers",
     }
 
     def __init__(self, config: BigramConfig, device: torch.device) -> None:

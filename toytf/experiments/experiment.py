@@ -1,9 +1,11 @@
 """What an experiment is: what a config runs, and what it draws."""
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from toytf.report.story import Story, first_row
 from toytf.runs import Run
 
 
@@ -20,3 +22,11 @@ class Experiment(ABC):
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Names and figures of the page."""
         yield from ()
+
+    def story(self, run: Run) -> Story:
+        """What the end of the run and its page say: a sentence or two, and what to do next."""
+        return Story(first_row(run), self.next_step(run))
+
+    def next_step(self, run: Run) -> str:
+        """A command, and what it does."""
+        return f"{shlex.join(['toytf', 'inspect', str(run.directory), '--serve'])}  (opens the page in a browser)"

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from toytf.config.sections import dump
 from toytf.files import write_atomic
+from toytf.report.headlines import short_table
+from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
         {
             "name": run.name,
             "config": dump(run.config),
-            "table": summary_table(run.summary, run.columns, variants=False),
+            "story": story_of(run).sentences,
+            "table": short_table(run.summary, run.columns),
             "full_table": summary_table(run.summary, run.columns),
             "columns": columns(run.summary),
             "curves": [_html(figure) for name, figure in figures.items() if not name.startswith(MAP)],

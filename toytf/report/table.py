@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toytf.measurement import KINDS, Group, Quantity, is_reference, reference_name, spread_name
+from toytf.measurement import KINDS, Group, Quantity, flat, is_reference, reference_name, spread_name
 from toytf.runs.summary import described
 
 PLACES = ("first", "full", "last")
@@ -21,11 +21,11 @@ class TableRow:
     """One for each of `columns`."""
 
     def cells(self) -> tuple[str, ...]:
-        """Name, measured ± spread, references."""
+        """Name as in summary.json, measured ± spread, references."""
         shown = {"whole": whole, "power": power, "number": number}[self.quantity.group.format]
         measured = shown(self.measured) + (f" ± {shown(self.spread)}" if self.spread is not None else "")
         references = ("–" if value is None else shown(value) for value in self.references)
-        return self.quantity.label, measured, *references
+        return flat(self.quantity), measured, *references
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -20,7 +21,15 @@ from rich.table import Table
 
 from toytf.errors import one_line
 from toytf.measurement import Measurement, Quantity
+from toytf.report.headlines import short_table
+from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
+
+if TYPE_CHECKING:
+    from toytf.runs import Run
+
+PROSE = 100
+"""Characters of a line of prose, at most."""
 
 EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal to draw a bar on."""
@@ -141,15 +150,48 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
-def print_table(summary: Mapping[str, float], known: Mapping[str, Quantity]) -> None:
-    """Measured and what it can be read against, group by group; variants of a metric are left to the page.
+def print_end(run: "Run", *, verbose: bool) -> None:
+    """What came out of a run: its story and the short table, or every metric; then where the page is, and what next."""
+    console, summary, known = wide_console(), run.summary, run.columns
+    story = story_of(run)
+    for sentence in story.sentences:
+        console.print(escape(one_line(sentence)), highlight=False, width=min(console.width, PROSE))
+    console.print()
+    if verbose:
+        print_table(summary, known, variants=True)
+    else:
+        others = _print_short_table(summary, known)
+        if others:
+            console.print(f"{others} more metrics: on the page, or with --verbose", highlight=False)
+    console.print()
+    print(f"page: {run.report_file}")  # noqa: T201
+    print(f"next: {story.next_step}")  # noqa: T201
+    print(run.directory)  # noqa: T201
 
-    known: what the metrics are about.
+
+def _print_short_table(summary: Mapping[str, float], known: Mapping[str, Quantity]) -> int:
+    """The headlines of a summary; gives the number of other metrics."""
+    short = short_table(summary, known)
+    table = Table(show_edge=False, pad_edge=False, header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for column in ("measured", *short.columns):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("metric", overflow="fold")
+    for cells in short.cells():
+        table.add_row(*(escape(one_line(cell)) for cell in cells))
+    wide_console().print(table, highlight=False)
+    return short.others
+
+
+def print_table(summary: Mapping[str, float], known: Mapping[str, Quantity], *, variants: bool = False) -> None:
+    """Measured and what it can be read against, group by group.
+
+    known: what the metrics are about. variants: also those of a metric, such as its single heads.
     """
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     for column in ("", "measured", *columns(summary)):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for section in summary_table(summary, known, variants=False):
+    for section in summary_table(summary, known, variants=variants):
         table.add_row(f"[bold]{escape(one_line(section.heading))}[/bold]")
         for row in section.rows:
             name, *values = row.cells()

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 ONSET_ABOVE_CHANCE = 0.1
 HALFWAY = 0.5
 
-ONSET = Group("onset", "Step of onset", "The first evaluation at which a recall is above chance + 0.1.", format="whole")
+ONSET = Group(
+    "onset", "Step of onset", "The first evaluation at which a recall is above chance + 0.1.", format="whole",
+    headline=(),
+)  # fmt: skip
 HALFWAY_STEP = Group(
     "halfway", "Step at half of the way to the ideal",
     "The first evaluation at which an accuracy or loss has gone half of its way from the first one to the ideal.",
-    format="whole", place="full",
+    format="whole", place="full", headline=(),
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The experiment `train`: every seed from config to summary and page."""
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,8 +11,10 @@ from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import figure_name, titled, training_figures
+from toytf.experiments.train.story import training_sentences
 from toytf.measurement import Measurement
 from toytf.report.page import write_report
+from toytf.report.story import Story
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
@@ -38,6 +41,16 @@ class Training(Experiment):
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Curves, what the probes drew of the first seed in the end, and attention maps."""
         yield from training_figures(run.trained)
+
+    def story(self, run: Run) -> Story:
+        """Is the task solved, in which order did that come, and which predictions were not trained."""
+        return Story(tuple(training_sentences(run.trained)), self.next_step(run))
+
+    def next_step(self, run: Run) -> str:
+        """The probes again: they name what the model gets wrong."""
+        if not self.config.probes:
+            return super().next_step(run)
+        return f"{shlex.join(['toytf', 'probe', str(run.directory)])}  (names what the model gets wrong)"
 
     def _train_seeds(self, run: Run) -> None:
         config = self.config

@@ -1,0 +1,110 @@
+"""The short table at the end of a run: the few metrics that tell what came out, each with what it is in a phrase.
+
+Whoever measures declares them (`Group.headline`). A group that declares nothing shows its metrics under its title,
+after those that are declared.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from toytf.measurement import Headline, Quantity
+from toytf.report.table import TableRow, TableSection, columns, summary_table
+
+ROWS = 12
+"""As many rows as a reader takes in at a glance."""
+
+UNDECLARED_RANK = 1
+
+
+@dataclass(frozen=True)
+class ShortTable:
+    """At most twelve rows: a phrase, and the metric beside what it can be read against."""
+
+    columns: tuple[str, ...]
+    """The kinds of reference that some row has."""
+    rows: tuple[tuple[str, TableRow], ...]
+    others: int
+    """How many metrics it leaves out."""
+
+    def cells(self) -> Iterator[tuple[str, ...]]:
+        """Row by row: phrase, measured ± spread, references, and the name of the metric."""
+        for phrase, row in self.rows:
+            name, *values = row.cells()
+            yield phrase, *values, name
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    rank: int
+    section: int
+    phrase: str
+    row: TableRow
+
+
+def short_table(summary: Mapping[str, float], known: Mapping[str, Quantity], *, most: int = ROWS) -> ShortTable:
+    """The headlines of a summary: those of rank 0, then those of further ranks as far as they fit.
+
+    known: what the metrics are about. Of the same metric at several sizes, the largest have the rank that is declared,
+    the next smaller ones a rank after that, and so on. From the second rank on a group gives all rows of a rank or
+    none: half of them would look like a choice.
+    """
+    sections = summary_table(summary, known)
+    found = [one for place, section in enumerate(sections) for one in _candidates(place, section)]
+    chosen: list[_Candidate] = []
+    ranks = sorted({one.rank for one in found})
+    for rank in ranks:
+        for place in range(len(sections)):
+            more = [one for one in found if (one.rank, one.section) == (rank, place)]
+            if rank == ranks[0] or len(chosen) + len(more) <= most:
+                chosen += more
+    shown = [one for one in found if one in chosen[:most]]
+    kinds = columns(summary)
+    used = [i for i in range(len(kinds)) if any(one.row.references[i] is not None for one in shown)]
+    rows = [
+        (one.phrase, replace(one.row, references=tuple(one.row.references[i] for i in used))) for one in shown
+    ]  # fmt: skip
+    others = sum(len(section.rows) for section in sections) - len(rows)
+    return ShortTable(tuple(kinds[i] for i in used), tuple(rows), others)
+
+
+def _candidates(place: int, section: TableSection) -> Iterator[_Candidate]:
+    """The rows of a group that belong in a short table, in the order in which it declares them."""
+    group = section.group
+    declared = group.headline is not None
+    for headline in group.headline or ([] if declared else [Headline("*", group.title, UNDECLARED_RANK)]):
+        matching = [row for row in section.rows if _belongs(row.quantity, headline)]
+        series: dict[object, list[TableRow]] = {}
+        for row in matching:
+            series.setdefault(_without_sizes(row.quantity), []).append(row)
+        for row in matching:
+            own = _without_sizes(row.quantity)
+            smaller = len(series[own]) - 1 - series[own].index(row)
+            later = 0 if declared else [*series].index(own)
+            phrase = headline.phrase if row.quantity.label == headline.label else _at(headline.phrase, row.quantity)
+            on = f" (on {section.on})" if section.on else ""
+            yield _Candidate(headline.rank + smaller + later, place, phrase + on, row)
+
+
+def _belongs(quantity: Quantity, headline: Headline) -> bool:
+    if quantity.label == headline.label:
+        return True
+    hidden = (quantity.is_variant and not quantity.group.short) or quantity.group.place == "full"
+    return fnmatchcase(quantity.label, headline.label) and not hidden
+
+
+def _without_sizes(quantity: Quantity) -> object:
+    """What two metrics share that differ only in numbers, such as the dimension."""
+    return quantity.name, *((factor, value) for factor, value in quantity.at.items() if isinstance(value, str | bool))
+
+
+def _at(phrase: str, quantity: Quantity) -> str:
+    """A phrase, and what the metric is called and was taken at: `pairs stored: optimum, d = 64`."""
+    said = {factor: value for factor, value in quantity.at.items() if factor not in ("on", *quantity.plain)}
+    words = [
+        factor if value is True else value if isinstance(value, str) else f"{factor} = {value:g}"
+        for factor, value in said.items()
+        if value is not False
+    ]
+    where = ", ".join(filter(None, [quantity.name, *words]))
+    return f"{phrase}: {where}" if where else phrase
