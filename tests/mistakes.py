@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from toytf.catalogue import config_folder
+from toytf.config.shipped import config_folder
 
 QUICKSTART = config_folder() / "quickstart.yaml"
 
@@ -99,7 +99,7 @@ MISTAKES = {
     "missing_base": Mistake(("nowhere.yaml",), content="base: nowhere.yaml\n"),
     "circle": _file("base: mine.yaml\n", "circle"),
     "number_for_a_base": _file("base: 3\n", "base"),
-    "interpolated_base": Mistake(("${oc.env:HOME}: no such config file",), content="base: ${oc.env:HOME}\n"),
+    "interpolated_base": Mistake(("${oc.env:HOME}: no such config",), content="base: ${oc.env:HOME}\n"),
     "long_base": Mistake(("cannot be read", "too long"), content=f"base: {'x' * 300}.yaml\n"),
     "mapping_over_a_list": _file(f"base: {QUICKSTART}\nprobes: {{a: 1}}\n", "probes"),
     # an override that is none

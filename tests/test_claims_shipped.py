@@ -12,10 +12,10 @@ from tasks.bigram.noise_learning.config import NoiseLearningConfig
 from tasks.bigram.three_steps.config import ThreeStepsConfig
 from tasks.factual.capacity.config import FactCapacityConfig
 from tasks.factual.dynamics.config import FactDynamicsConfig
-from toytf.catalogue import claim_files
 from toytf.claims import load_claim
 from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig, plugins
+from toytf.config.shipped import claim_files
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.launch import run_config
 from toytf.experiments.storage.config import StorageConfig

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from toytf.catalogue import config_files
 from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.experiments.launch import run_config
@@ -54,7 +53,7 @@ def _golden() -> dict[str, set[str]]:
 
 
 def _small(name: str) -> ExperimentConfig:
-    config = load_config(config_files()[name], {"logging.wandb": "off"})
+    config = load_config(name, {"logging.wandb": "off"})
     content = overlay(config.model_dump(mode="json"), SMALL[name])
     return type(config).model_validate(content | {"seeds": [0, 1], "threads": 1, "device": "cpu"})
 

@@ -178,7 +178,7 @@ def test_the_estimate_is_of_the_order_of_what_a_run_takes(name: str, gigabytes: 
 
 
 def test_every_shipped_config_passes_on_16_gigabytes() -> None:
-    from toytf.catalogue import config_files
+    from toytf.config.shipped import config_files
 
     for path in config_files().values():
         config: Any = load_config(path, {"device": "cpu"})

@@ -1,4 +1,4 @@
-"""What `toytf list` shows: plug-ins by entry point, configs and claims by file."""
+"""What `toytf list` shows: plug-ins by entry point, configs and claims by their bare names."""
 
 import json
 from pathlib import Path
@@ -6,27 +6,11 @@ from typing import Any
 
 import typer
 
-from toytf.config.compose import config_folder
 from toytf.config.plugins import experiment_schema, plugins
+from toytf.config.shipped import claim_files, config_files
 from toytf.errors import UserError, nearest
 
 KINDS = ("tasks", "probes", "experiments", "configs", "claims")
-
-
-def claim_files() -> dict[str, Path]:
-    """The claims that ship, by area/name."""
-    files = sorted((config_folder() / "claims").glob("*/*.yaml"))
-    return {f"{path.parent.name}/{path.stem}": path for path in files}
-
-
-def config_files() -> dict[str, Path]:
-    """The configs that can be run, by path below configs/; `models` holds parts that others build on."""
-    folder = config_folder()
-    return {
-        str(path.relative_to(folder)): path
-        for path in sorted(folder.rglob("*.yaml"))
-        if path.relative_to(folder).parts[0] not in ("models", "claims")
-    }
 
 
 def first_comment(path: Path) -> str:
@@ -38,7 +22,10 @@ def first_comment(path: Path) -> str:
 def config_schema() -> str:
     """The JSON schema of a config file with everything that is installed, and `base:` for composing files."""
     schema: dict[str, Any] = experiment_schema().json_schema()
-    base = {"description": "Config files to build on, relative to this one.", "type": ["string", "array"]}
+    base = {
+        "description": "Configs to build on: files, relative to this one, or names of configs that ship.",
+        "type": ["string", "array"],
+    }
     for definition in schema.get("$defs", {}).values():
         definition.pop("required", None)  # a base may give what a file leaves out
         if "experiment" in definition.get("properties", {}):
@@ -60,8 +47,7 @@ def print_catalogue(what: str) -> None:
 
 def _entries(kind: str) -> dict[str, str]:
     """What there is of a kind, each with one line about it."""
-    if kind == "configs":
-        return {f"configs/{name}": first_comment(path) for name, path in config_files().items()}
-    if kind == "claims":
-        return {name: first_comment(path) for name, path in claim_files().items()}
+    files = {"configs": config_files, "claims": claim_files}
+    if kind in files:
+        return {name: first_comment(path) for name, path in files[kind]().items()}
     return {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()}

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
 
-from toytf.catalogue import claim_files
-from toytf.config.compose import read_config
+from toytf.config.compose import locate, read_config
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.config.sections import Config, digest, validate
-from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, nearest, reason
+from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_shipped
+from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, nearest, reason, shortened
 from toytf.files import write_atomic
 from toytf.runs.lock import locked
 
@@ -119,7 +119,7 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
 
     Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again.
     """
-    chosen = {name: load_claim(path) for name, path in _choose(list(names)).items()}
+    chosen = {name: load_claim(path) for name, path in choose(names).items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -213,23 +213,34 @@ def _holds(expectation: Expectation, left: float, right: float) -> bool:
     return bool(_COMPARE[expectation.comparison](left + slack, right))
 
 
-def _choose(names: list[str]) -> dict[str, Path]:
-    """The claims that areas, names and paths mean; the area before a name is needed only where two areas have it."""
+def choose(names: Iterable[str]) -> dict[str, Path]:
+    """The claims that names, areas and paths of files mean, by name."""
     files = claim_files()
-    areas = {name.partition("/")[0] for name in files}
     chosen: dict[str, Path] = {}
-    for name in names or sorted(areas):
-        meant = [claim for claim in files if name in claim.split("/")] if name in areas else []
-        meant = meant or [claim for claim in files if name in (claim, claim.partition("/")[2])]
-        if name.endswith(".yaml"):
-            chosen[Path(name).stem] = Path(name)
-        elif not meant:
-            raise UserError(f'no claim or area is called "{name}": {nearest(name, [*files, *areas])}')
-        elif len(meant) > 1 and name not in areas:
-            raise UserError(f'several claims are called "{name}": choose {" or ".join(meant)}')
-        else:
-            chosen |= {claim: files[claim] for claim in meant}
+    for name in list(names) or files:
+        for claim, path in _meant(name, files).items():
+            if chosen.setdefault(claim, path) != path:
+                raise UserError(f'two claims are called "{claim}": {chosen[claim]} and {path}')
     return chosen
+
+
+def _meant(name: str, files: dict[str, Path]) -> dict[str, Path]:
+    """The claims that one word means: an area, area/name, a name that one area has, or the path of a file."""
+    areas = {claim.partition("/")[0] for claim in files}
+    known = {claim: path for claim, path in files.items() if name in (claim, *claim.split("/"))}
+    if len(known) == 1 or name in areas:
+        return known
+    if known:
+        raise UserError(f'several claims are called "{name}": choose {" or ".join(known)}')
+    path = locate(name, Path()) if name.endswith(".yaml") else Path(name)
+    if is_file(path):
+        shipped = {claim: file for claim, file in files.items() if file.samefile(path)}
+        return shipped or {path.stem: path}
+    former = path.name.removesuffix(".yaml")
+    if former in RENAMED_CLAIMS:
+        raise UserError(f'claim "{former}" is now called {RENAMED_CLAIMS[former]}')
+    hint = nearest_shipped(name, [*files, *areas])
+    raise UserError(f"{shortened(name)}: no such claim{hint} (`toytf list claims` shows those that ship)")
 
 
 def _write(outcomes: list[Outcome], out: Path) -> None:

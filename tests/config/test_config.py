@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.mistakes import MISTAKES, QUICKSTART, Mistake
-from toytf.catalogue import claim_files, config_files
 from toytf.claims import load_claim
-from toytf.config.compose import config_folder, read_config
+from toytf.config.compose import read_config
 from toytf.config.plugins import load_config
 from toytf.config.sections import differences, digest, dump
+from toytf.config.shipped import claim_files, config_files, config_folder
 from toytf.errors import UserError
 
 SMALLEST = {"experiment": "train", "task": {"kind": "bigram"}}
@@ -178,13 +178,6 @@ _CHANGES = st.fixed_dictionaries(
         "logging.wandb": st.sampled_from(["off", "offline", "online"]),
     },
 )
-
-
-def test_the_configs_that_ship_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text("base: configs/quickstart.yaml\nseeds: [7]\n")
-    shipped, mine = load_config("configs/quickstart.yaml"), load_config("mine.yaml")
-    assert mine == shipped.model_copy(update={"seeds": (7,)})
 
 
 @given(_CHANGES)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toytf.catalogue import config_files, config_folder
 from toytf.config.plugins import load_config
+from toytf.config.shipped import config_files, config_folder
 from toytf.config.yaml_text import load_yaml
 from toytf.errors import UserError
 

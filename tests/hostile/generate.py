@@ -12,8 +12,8 @@ import yaml
 from safetensors import SafetensorError
 
 from tests.hostile.damage import CHECKPOINTS, OTHERS, ROWS
-from toytf.catalogue import config_files
 from toytf.config.compose import read_config
+from toytf.config.shipped import config_files
 
 QUIET: dict[str, Any] = {"seeds": [0], "device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
 TRAIN = {"steps": 2, "batch_size": 4, "evaluation": {"every": 1, "sequences": 4}}

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file
 
 import toytf
-from toytf.catalogue import config_folder
-from toytf.config.sections import digest
-from toytf.errors import UserError
 from toytf.config.plugins import load_config
+from toytf.config.sections import digest
+from toytf.config.shipped import config_folder
+from toytf.errors import UserError
 
 if TYPE_CHECKING:
     from conftest import Command, Ended

@@ -1,8 +1,8 @@
 """From YAML files and overrides to one plain mapping.
 
-`base:` names files to build on, relative to the file itself; mappings merge, lists and scalars replace. Overrides come
-last, and each replaces the whole value at its key. A value is what the file says: nothing such as `${…}` is looked up.
-Imports no torch.
+`base:` names files to build on, relative to the file itself, or configs that ship; mappings merge, lists and scalars
+replace. Overrides come last, and each replaces the whole value at its key. A value is what the file says: nothing such
+as `${…}` is looked up. Imports no torch.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toytf.config.shipped import is_file, shipped_file, why_missing
 from toytf.config.yaml_text import load_yaml
 from toytf.errors import UserError, reason, shortened
 
@@ -17,21 +18,17 @@ Overrides = Mapping[str, Any] | Sequence[str]
 """`{"train.steps": 500}`, or `["train.steps=500"]` with values in YAML."""
 
 
-def config_folder() -> Path:
-    """The configs that ship: beside the package, in a checkout and when installed alike."""
-    return Path(__file__).parent.parent.parent / "configs"
-
-
 def read_config(
     source: Path | str | Mapping[str, Any], overrides: Overrides = (), folder: Path | None = None
 ) -> dict[str, Any]:
     """Read a YAML file (or take a mapping), merge it over its `base:` files, and apply overrides.
 
-    A mapping's `base:` is relative to `folder` (default: the working directory).
+    A file is given by its path, or by the bare name of a config that ships, such as `factual/quick`. The `base:` of a
+    mapping is relative to `folder` (default: the working directory).
     """
     if isinstance(source, str | Path):
         path = locate(source, Path())
-        merged = _compose(_load(path), path, ())
+        merged = _compose(_load(path, source), path, ())
     else:
         path = (folder or Path()) / "config"
         merged = _compose(_with_places(dict(source), path.parent), path, ())
@@ -53,16 +50,9 @@ def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def locate(name: str | Path, folder: Path) -> Path:
-    """The file in a folder; where there is none, `configs/…` means the configs that ship."""
-    file, shipped = folder / name, config_folder().parent / name
-    return shipped if Path(name).parts[:1] == ("configs",) and not _exists(file) and _exists(shipped) else file
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that is too long, or has a zero in it
-        return False
+    """The file of that path in a folder; where there is none, the file that ships under that name."""
+    file = folder / name
+    return file if is_file(file) else shipped_file(name) or file
 
 
 def _compose(own: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -74,8 +64,9 @@ def _compose(own: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[st
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path}: base is a path or a list of paths, got {shortened(repr(base))}")
     merged: dict[str, Any] = {}
-    for file in (locate(name, path.parent) for name in names):
-        layer = _compose(_load(file), file, (*seen, path.resolve()))
+    for name in names:
+        file = locate(name, path.parent)
+        layer = _compose(_load(file, name), file, (*seen, path.resolve()))
         _refuse_other_shape(layer, own, path)
         merged = overlay(merged, layer)
     return overlay(merged, own)
@@ -93,12 +84,12 @@ def _refuse_other_shape(base: Mapping[str, Any], own: Mapping[str, Any], path: P
             raise UserError(f"{path}: {shortened(name)} is {of_both[0]}, but {of_both[1]} in its base")
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, name: str | Path) -> dict[str, Any]:
     try:
         if path.is_dir():
             raise UserError(f"{path}: a config is a file, this is a directory")
         if not path.is_file():
-            raise UserError(f"{path}: no such config file (`toytf list configs` shows those that ship)")
+            raise UserError(f"{path}: {why_missing(name, path)}")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {reason(error)}") from None
