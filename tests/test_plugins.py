@@ -189,6 +189,37 @@ def test_a_mistake_of_a_package_is_one_line(installed: Path, command: "Command",
     assert ends("list", "probes").endswith("the kind of AgreementConfig is agrement, and must be agreement")
 
 
+@pytest.mark.parametrize("name", ["tasks", "probes"])
+@pytest.mark.parametrize("kind", ["a module", "a package", "a folder"])
+def test_a_stranger_s_package_that_hides_ours_is_named_in_one_line(
+    name: str, kind: str, command: "Command", tmp_path: Path
+) -> None:
+    """A folder hides an editable install, whose packages Python looks for last; it does not hide an installed wheel."""
+    hiding = tmp_path / "first" / (f"{name}.py" if kind == "a module" else name)
+    hiding.parent.mkdir()
+    if kind == "a module":
+        hiding.touch()
+    else:
+        hiding.mkdir()
+        (hiding / ("__init__.py" if kind == "a package" else "mine.py")).touch()
+    for arguments in (["list"], ["run", "quickstart"], ["bench", "capacity"]):
+        ended = command(*arguments, cwd=tmp_path, PYTHONPATH=str(hiding.parent))
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.startswith(f'toytf: {hiding} hides the package "{name}" of toytf: rename it, or ')
+        assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_package_with_a_module_of_such_a_name_inside_hides_nothing(
+    installed: Path, command: "Command", tmp_path: Path
+) -> None:
+    shutil.copytree(installed, tmp_path / "site")
+    (tmp_path / "site" / "copycat" / "tasks.py").write_text("raise RuntimeError\n")
+    (tmp_path / "tasks.py").write_text("raise RuntimeError\n")  # beside the user's files, and not on the path
+    ended = command("list", "tasks", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert re.findall(r"^  (\w+)", ended.stdout, re.MULTILINE) == ["bigram", "copy", "factual"]
+
+
 @pytest.mark.parametrize(
     ("place", "says"),
     [

@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from toytf.config.compose import Overrides, read_config
 from toytf.config.footprint import Keys, Need
 from toytf.config.sections import Config, translate, validate
+from toytf.config.shipped import refuse_hidden
 from toytf.errors import UserError, nearest, one_line
 
 
@@ -97,6 +98,7 @@ class ExperimentConfig(Plugin):
 @cache
 def plugins(group: str) -> dict[str, Any]:
     """The entry points of `toytf.<group>`, by name; one that cannot be loaded is named on stderr and left out."""
+    refuse_hidden()
     found: dict[str, Any] = {}
     for point in sorted(entry_points(group=f"toytf.{group}"), key=lambda point: point.name):
         try:
