@@ -1,7 +1,8 @@
 """Where the scores of the right values and of their rivals lie.
 
-Hebb: right scores of mean √(d_in d_out / n) and spread 1. The best weights at capacity: right scores narrow at t*, just
-above rivals cut at t*, which tends to √(2 log m) (Giorlandino, Goldt, Maillard 2026, arXiv 2605.10795; derived).
+The Hebbian rule: right scores of mean √(d_in d_out / n) and spread 1. The best weights at capacity: right scores narrow
+at t*, just above rivals cut at t*, which tends to √(2 log m) (Giorlandino, Goldt, Maillard 2026, arXiv 2605.10795;
+derived).
 """
 
 import torch

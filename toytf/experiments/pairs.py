@@ -32,7 +32,7 @@ class TrainedRulesConfig(Config):
     """How the rules trained_… are trained."""
 
     lr: PositiveFloat = 0.1
-    """Of Adam, on vectors of unit length. A single matrix likes up to 3, an MLP not more than 0.3."""
+    """Of Adam, on vectors of unit length. A single matrix trains well with up to 3, an MLP with no more than 0.3."""
     steps: PositiveInt = 4000
 
 

@@ -1,5 +1,4 @@
-"""How the scores of a full memory are distributed: broad and high for the Hebbian rule, narrow at the
-optimum.
+"""How the scores of a full memory are distributed: broad for the Hebbian rule, narrow and just high enough at best.
 
 The scores are y_νᵀ W x_μ with ‖W‖_F = 1 and rows of norm √d, so that a generic score has variance 1.
 """
