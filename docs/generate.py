@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from toytf.catalogue import claim_files
 from toytf.claims import Claim, Expectation, compare, load_claim
 from toytf.config.compose import read_config
 from toytf.config.plugins import plugins
+from toytf.config.shipped import claim_files
 from toytf.errors import UserError
 from toytf.measurement import KINDS, Group
 from toytf.report.table import number, whole

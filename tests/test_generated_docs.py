@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from docs import generate
-from toytf.catalogue import claim_files
 from toytf.claims import load_claim
+from toytf.config.shipped import claim_files
 
 OUTCOMES = {outcome["name"]: outcome for outcome in json.loads(generate.CLAIMS.read_bytes())}
 
