@@ -23,7 +23,7 @@ from .training import learner_of, step_of
 N_TOKENS, N_OUTPUTS, T, BATCH = 129, 256, 32, 1024
 """32 subjects, 32 relations, 64 noise tokens and the end of the sequence; 8 answers a relation."""
 
-MANY = {"task.n_subjects": 1250, "task.n_relations": 4, "task.n_answers": 1250}
+MANY_FACTS = {"task.n_subjects": 1250, "task.n_relations": 4, "task.n_answers": 1250}
 """A table of 5,000 facts and 5,000 answers, which is the largest that probes have to look at."""
 
 MODEL = ModelConfig.model_validate(
@@ -97,7 +97,7 @@ def _training_step(steps: int = 20) -> dict[str, float]:
 def _evaluation() -> dict[str, float]:
     """An evaluation of 5,000 facts with all probes of configs/factual/quick.yaml, on one thread: in training steps."""
     torch.set_num_threads(1)
-    config: Any = load_config("configs/factual/quick.yaml", MANY)
+    config: Any = load_config("configs/factual/quick.yaml", MANY_FACTS)
     learner = learner_of(config)
     learner.probes = tuple(build_probe(probe) for probe in config.probes)
     step, best, best_step = step_of(learner), float("inf"), float("inf")

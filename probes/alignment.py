@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.config import AlignmentProbeConfig
 from probes.matrices import Learned, cosine, have_diverged, learned_memories, worst_pairs
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.memory import Association, exact, hebbian
 from toytf.memory.association import Readable
 from toytf.memory.measures import score_unit, split_scores
@@ -25,9 +25,10 @@ from toytf.task import Batch, Task
 ALIGNMENT = Group(
     "alignment", "Learned against ideal matrix", "At cosine 1 the learned scores are those of the ideal memory; a "
     "matrix can recall all pairs with much less.",
+    headline=(Headline("*_cosine", "cosine of the learned with the ideal {memory}", 2),),
 )  # fmt: skip
 
-SHOWN = 64
+MAX_SHOWN = 64
 """How many keys and values of a memory the figure shows at most."""
 
 
@@ -75,7 +76,7 @@ class Alignment(Probe):
         def draw() -> object:
             from toytf.figures import heat_maps
 
-            title = f"Score of each value for each key, the largest = 1 (at most {SHOWN} keys and values shown)"
+            title = f"Score of each value for each key, the largest = 1 (at most {MAX_SHOWN} keys and values shown)"
             return heat_maps(panels, title, x="value", y="key")
 
         return ProbeResult(found, failures, draw)
@@ -94,9 +95,9 @@ def worst_rows(held: Learned, conditional: Float[Tensor, "n m"], limit: int) -> 
     stored = held.association
     scores = stored.scores(held.memory)
     divergence = torch.nn.functional.kl_div(scores.log_softmax(1), conditional, reduction="none").sum(1)
-    said, likeliest = scores.argmax(1).tolist(), conditional.argmax(1).tolist()
+    predicted, likeliest = scores.argmax(1).tolist(), conditional.argmax(1).tolist()
     return [
-        f"{stored.key_name(z)}: KL {float(divergence[z]):.2f}, says {stored.value_name(said[z])}, "
+        f"{stored.key_name(z)}: KL {float(divergence[z]):.2f}, says {stored.value_name(predicted[z])}, "
         f"likeliest is {stored.value_name(likeliest[z])}"
         for z in divergence.argsort(descending=True).tolist()[:limit]
     ]
@@ -105,7 +106,7 @@ def worst_rows(held: Learned, conditional: Float[Tensor, "n m"], limit: int) -> 
 def _panel(association: Association, M: Float[Tensor, "n m"]) -> tuple[np.ndarray, list[str], list[str]]:
     """The first keys and the values they ask for, scaled to a maximum of 1; what may not compete is NaN."""
     keys, values = _shown(association.targets, len(association.values))
-    shown = M[:SHOWN, values].cpu().double()
+    shown = M[:MAX_SHOWN, values].cpu().double()
     shown = shown.masked_fill(shown.isneginf(), torch.nan)
     largest = shown.nan_to_num().abs().max().clamp_min(1e-30)
     names = [association.key_name(z) for z in keys], [association.value_name(y) for y in values]
@@ -113,6 +114,6 @@ def _panel(association: Association, M: Float[Tensor, "n m"]) -> tuple[np.ndarra
 
 
 def _shown(targets: Int[Tensor, "n"], n_values: int) -> tuple[list[int], list[int]]:
-    """The first SHOWN keys, and as many values: those that these keys ask for, filled up with the first of the rest."""
-    asked = dict.fromkeys([*targets[:SHOWN].tolist(), *range(n_values)])
-    return list(range(len(targets)))[:SHOWN], sorted([*asked][:SHOWN])
+    """The first MAX_SHOWN keys, and as many values: those that these keys ask for, then the first of the rest."""
+    asked = dict.fromkeys([*targets[:MAX_SHOWN].tolist(), *range(n_values)])
+    return list(range(len(targets)))[:MAX_SHOWN], sorted([*asked][:MAX_SHOWN])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.config import HeadsProbeConfig
 from probes.observed import observed
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
@@ -22,6 +22,10 @@ from toytf.task import Batch, Task
 HEADS = Group(
     "heads", "Attention on the pattern of a kind of head", "Near 1 the head is of that kind; chance is uniform "
     "attention on the same tokens.", variants=("score",),
+    headline=(
+        Headline("*_induction", "attention of {head} on what followed the same token", 1),
+        Headline("*_previous_token", "attention of {head} on the token before", 1),
+    ),
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from probes.matrices import Learned, have_diverged, learned_matrices, learned_me
 from probes.observed import at_goal
 from toytf.errors import UserError
 from toytf.evaluation import goal_metrics
-from toytf.measurement import Group, Reference
+from toytf.measurement import Group, Headline, Reference
 from toytf.memory import hebbian
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import Probe, ProbeResult
@@ -27,6 +27,7 @@ from toytf.task import Batch, Task
 TRANSPLANT = Group(
     "transplant", "Accuracy with ideal matrices in the trained model", "Where accuracy stays with an ideal matrix, "
     "what the learned one holds beyond its memory was not needed; where it falls, it was.",
+    headline=(Headline("ideal_all", "accuracy with all ideal matrices in the trained model", 1),),
 )  # fmt: skip
 
 

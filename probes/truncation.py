@@ -20,7 +20,7 @@ from probes.config import TruncationProbeConfig
 from probes.observed import at_goal
 from toytf.errors import UserError, nearest
 from toytf.evaluation import goal_metrics
-from toytf.measurement import Group, Measurement, Reference, Scalar
+from toytf.measurement import Group, Headline, Measurement, Reference, Scalar
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
@@ -28,6 +28,7 @@ from toytf.task import Batch, Task
 TRUNCATED = Group(
     "truncated", "Accuracy with one matrix truncated", "Accuracy that stays, or even rises, with few singular values "
     "shows that the model does not need the rest of the matrix.", variants=("quantity",),
+    headline=(Headline("*_rho0", "accuracy without {matrix}", 3),),
 )  # fmt: skip
 
 PRODUCTS = {"W_KQ": ("W_Q", "W_K"), "W_OV": ("W_V", "W_O")}

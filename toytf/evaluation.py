@@ -53,8 +53,12 @@ def token_accuracy(
 ) -> Float[Tensor, "b t"]:
     """1 where the likeliest output is the target, or the likeliest candidate one of the answers; 0 elsewhere."""
     right, candidates = (None, None) if answers is None else (answers.right, answers.candidates)
-    said = (logits if candidates is None else logits.masked_fill(~candidates, -torch.inf)).argmax(-1)
-    found = said == batch.targets if right is None else right.expand_as(logits).gather(-1, said[..., None])[..., 0]
+    predicted = (logits if candidates is None else logits.masked_fill(~candidates, -torch.inf)).argmax(-1)
+    found = (
+        predicted == batch.targets
+        if right is None
+        else right.expand_as(logits).gather(-1, predicted[..., None])[..., 0]
+    )
     return found.to(logits.dtype)
 
 

@@ -32,7 +32,7 @@ ATTENTION = Group(
 )  # fmt: skip
 
 
-class Attention(Probe):
+class AttentionProbe(Probe):
     """`attention/…` by the mean pattern of all heads; variants `/repeat`: where the output is the trigger itself.
 
     The chance value is what uniform attention over the past would get. `predicts_attended` has none: what a guess would

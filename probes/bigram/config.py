@@ -9,7 +9,7 @@ from toytf.errors import UserError
 class AttentionProbeConfig(ProbeConfig):
     """Whether layer 1 attends to the previous token and layer 2 to what followed the trigger before."""
 
-    implementation: ClassVar[str] = "probes.bigram.attention:Attention"
+    implementation: ClassVar[str] = "probes.bigram.attention:AttentionProbe"
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "trigger", "first_seen", "in_context")
 
     kind: Literal["attention"]

@@ -16,7 +16,7 @@ from probes.bigram.attention import followed
 from probes.bigram.config import NoiseProbeConfig
 from probes.matrices import memories
 from probes.observed import observed
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
@@ -24,10 +24,12 @@ from toytf.task import Batch, Task
 NOISE = Group(
     "noise", "Noise against context", "At a trigger that was seen before: does the model predict the noise token or "
     "the output, and to which of the two does layer 2 attend?", variants=("where",),
+    headline=(Headline("p_noise", "probability of the noise token at a trigger seen before"),),
 )  # fmt: skip
 NOISE_MARGIN = Group(
     "noise_margin", "Margin of the noise token in the feed-forward part", "Above 0 the feed-forward part by itself "
     "predicts noise after a trigger.", unit="logits",
+    headline=(),
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from probes.factual.tables import (
     missed,
     why_no_tables,
 )
-from tasks.factual.ideal import tokens_that_ask
+from tasks.factual.ideal import query_tokens
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline
 from toytf.memory import exact
@@ -80,7 +80,7 @@ def unknown_pairs(task: FactualTask) -> int:
 def sums(G: Float[Tensor, "token d"], model: ToyTransformer, task: FactualTask) -> Float[Tensor, "S R d"]:
     """G_s + G_r, plus e_q with a residual: q is the end token, or the relation where it stands last."""
     of_pairs = G[task.subjects][:, None] + G[task.relations]
-    return model.attention(0).add(model.embed.W_E[tokens_that_ask(task)], of_pairs)
+    return model.attention(0).add(model.embed.W_E[query_tokens(task)], of_pairs)
 
 
 class Additivity(FactProbe):

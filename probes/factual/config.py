@@ -25,7 +25,7 @@ class _FactProbeConfig(ProbeConfig):
 class FactsProbeConfig(_FactProbeConfig):
     """Which facts are known, each asked for as often as any other."""
 
-    implementation: ClassVar[str] = "probes.factual.facts:Facts"
+    implementation: ClassVar[str] = "probes.factual.facts:FactsProbe"
 
     kind: Literal["facts"]
     when: Literal["always", "end"] = "always"

@@ -28,7 +28,7 @@ from toytf.theory import (
 RATIO = Group(
     "ratio", "Facts against sizes", "How much a parameter, a head or a dimension has to hold. Facts per parameter "
     "near the value of theory mean a full model; a dimension above it means room to spare.",
-    headline=(Headline("facts_per_parameter", "facts for each parameter; theory: a full model", 1),),
+    headline=(Headline("facts_per_parameter", "facts per parameter (theory: where a model is full)", 1),),
 )  # fmt: skip
 THEOREM = Group(
     "theorem", "Conditions of the theorems with constants 1 (1: they hold)", "Where one holds, weights that know all "

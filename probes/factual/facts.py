@@ -14,7 +14,7 @@ FACTS = Group(
 )  # fmt: skip
 
 
-class Facts(FactProbe):
+class FactsProbe(FactProbe):
     """`facts/accuracy` over all facts and draws of the noise, each counted alike, and two that explain it.
 
     `facts/stored`               the fraction of facts that are right in every draw
@@ -28,13 +28,13 @@ class Facts(FactProbe):
     def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
         """Ask for every fact among fresh noise."""
         draws, U, r = self.config.repeats, model.unembed.W_U, task.pairs[:, 1]
-        x, said = final_streams(model, task, draws).flatten(0, 1), task.targets.repeat_interleave(draws)
-        margin = margins(x, U, said)
-        right = are_answered(margin, x, U, said)
-        said[~right] = answers(x[~right], U)
-        said, right = said.view(-1, draws), right.view(-1, draws)
+        x, predicted = final_streams(model, task, draws).flatten(0, 1), task.targets.repeat_interleave(draws)
+        margin = margins(x, U, predicted)
+        right = are_answered(margin, x, U, predicted)
+        predicted[~right] = answers(x[~right], U)
+        predicted, right = predicted.view(-1, draws), right.view(-1, draws)
         guess, guess_in_set = 1 / task.sets.shape[1], float(task.sets.float().mean(1)[r].mean())
-        in_set = float(task.sets[r[:, None], said].float().mean())
+        in_set = float(task.sets[r[:, None], predicted].float().mean())
         found = [
             FACTS.measurement(float(right.float().mean()), "accuracy", ideal=1.0, chance=guess),
             FACTS.measurement(float(right.all(1).float().mean()), "stored", ideal=1.0, chance=guess),
@@ -42,7 +42,9 @@ class Facts(FactProbe):
         ]
         often_wrong = (~right).sum(1).argsort(descending=True, stable=True)[: self.config.failures].tolist()
         wrong = [
-            wrong_fact(task, fact, int(said[fact][~right[fact]][0])) for fact in often_wrong if not right[fact].all()
+            wrong_fact(task, fact, int(predicted[fact][~right[fact]][0]))
+            for fact in often_wrong
+            if not right[fact].all()
         ]
         table = by_pair(margin.view(-1, draws).mean(1), task).cpu().numpy()
 

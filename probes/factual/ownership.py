@@ -2,7 +2,7 @@
 
 A head owns a token if it puts more than half of its attention on it, averaged over the sequences that have it. In
 the construction every subject and every relation is owned, each head attends by one vector k_h, and one that owns
-neither token of a sequence rests on the end token:
+neither token of a sequence falls back on the end token:
 
     ℓ_h(z) = k_hᵀ e_z,   k_h = W_KQ^hᵀ e_q / scale,   k*_h by least squares with
     k*_hᵀ e_z ≈ 1 for the tokens that the head owns, ½ for the end token, 0 for all others
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probes.factual.config import OwnershipProbeConfig
 from probes.factual.tables import FactTables, TableProbe, fact_tables
-from tasks.factual.ideal import key_vector, tokens_that_ask
+from tasks.factual.ideal import key_vector, query_tokens
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory import exact
@@ -28,8 +28,8 @@ OWNERSHIP = Group(
     "ownership", "Which tokens heads attend to", "A head that owns a token puts more than half of its attention on it: "
     "are all subjects and relations owned, or does attention go to noise?", variants=("head",),
     headline=(
-        Headline("subjects", "subjects that have a head attending mostly to them", 1),
-        Headline("relations", "relations that have a head attending mostly to them", 1),
+        Headline("subjects", "subjects that get over half of some head's attention", 1),
+        Headline("relations", "relations that get over half of some head's attention", 1),
     ),
 )  # fmt: skip
 KEY_GAP = Group(
@@ -51,8 +51,8 @@ class Ownership(TableProbe):
     `key_gap/subjects`, `key_gap/relations`  ℓ_h(z) − ln E Σ_noise e^ℓ_h(z'), of that head: z against all the noise
     `key_cosine`                             cos(k_h, k*_h), averaged over heads that own tokens
 
-    Where the relation stands last, it is the token that heads rest on: nobody owns it, and what needs an end token is
-    left out.
+    Where the relation comes last, it is the token that heads fall back on: nobody owns it, and what needs an end token
+    is left out.
     """
 
     config: OwnershipProbeConfig
@@ -104,7 +104,7 @@ def _by_head(name: str, values: Mapping[int, float]) -> list[Measurement]:
 
 
 def owned(mass_given: Float[Tensor, "head token"], task: FactualTask) -> Bool[Tensor, "head token"]:
-    """Which subjects and relations each head owns; no relations where they stand last, as heads rest on them."""
+    """Which subjects and relations each head owns; no relations where they come last, as heads fall back on them."""
     owns = mass_given > OWNED
     owns[:, (task.subjects if task.end is None else task.relations).stop :] = False
     return owns
@@ -120,7 +120,7 @@ def key_gap(tables: FactTables, task: FactualTask) -> Float[Tensor, "head token"
 def key_cosines(model: ToyTransformer, task: FactualTask, owns: Bool[Tensor, "head token"]) -> dict[int, float]:
     """cos(k_h, k*_h) of every head that owns tokens."""
     E, W_KQ = exact(model.embed.W_E), exact(model.W_KQ(0))
-    asking, cosines = tokens_that_ask(task), {}
+    asking, cosines = query_tokens(task), {}
     for head in owns.any(1).nonzero()[:, 0].tolist():
         ideal = key_vector(E, owns[head].nonzero()[:, 0].tolist(), asking, "least_squares")
         learned = E[asking[0]] @ W_KQ[head]

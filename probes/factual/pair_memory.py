@@ -37,7 +37,7 @@ PAIR_MEMORY = Group(
     "feed-forward part looks up pairs; where the cosine is near 1, it does so as least squares would.",
     variants=("relation",),
     headline=(
-        Headline("swap", "answers that follow when the relation is exchanged inside", 1),
+        Headline("swap", "answers that follow when the relation is swapped inside", 1),
     ),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from probes.factual.config import MANY_FACTS
-from tasks.factual.ideal import first_obstacle, tokens_that_ask
+from tasks.factual.ideal import first_obstacle, query_tokens
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.models.transformer import Block, FeedForward, ToyTransformer, no_hook
@@ -143,7 +143,7 @@ def feed_forward(kind: str, model: ToyTransformer) -> FeedForward | None:
 @torch.no_grad()
 def fact_tables(model: ToyTransformer, task: FactualTask, draws: int) -> FactTables:
     """The tables of a model that `require_tables` accepts."""
-    E, asking, attention = model.embed.W_E, tokens_that_ask(task), model.attention(0)
+    E, asking, attention = model.embed.W_E, query_tokens(task), model.attention(0)
     keys = einsum(E[asking], model.W_KQ(0), "query i, head i j -> query head j") / attention.scale
     values = E @ model.W_OV(0)
     batch = task.facts_among_noise(draws)
@@ -284,16 +284,16 @@ def missed(
     return wrong_facts(answers(x, U), task, limit)
 
 
-def wrong_facts(said: Int[Tensor, "fact"], task: FactualTask, limit: int) -> list[str]:
+def wrong_facts(predicted: Int[Tensor, "fact"], task: FactualTask, limit: int) -> list[str]:
     """The first facts that are answered wrongly, in words."""
-    return [wrong_fact(task, i, int(said[i])) for i in (said != task.targets).nonzero()[:limit, 0].tolist()]
+    return [wrong_fact(task, i, int(predicted[i])) for i in (predicted != task.targets).nonzero()[:limit, 0].tolist()]
 
 
-def wrong_fact(task: FactualTask, fact: int, said: int) -> str:
+def wrong_fact(task: FactualTask, fact: int, predicted: int) -> str:
     """A fact that is answered wrongly, in words."""
     (s, r), names = task.pairs[fact].tolist(), task.table.answer_names
     pair = f"{task.table.subject_names[s]}, {task.table.relation_names[r]}"
-    return f"{pair}: says {names[said]}, is {names[int(task.targets[fact])]}"
+    return f"{pair}: says {names[predicted]}, is {names[int(task.targets[fact])]}"
 
 
 def ideal_of_sums(model: ToyTransformer) -> float | None:

@@ -29,7 +29,7 @@ VALUE_MEMORY = Group(
     headline=(),
 )  # fmt: skip
 
-SHOWN = 64
+MAX_SHOWN = 64
 """How many answers the figure shows at most."""
 
 
@@ -68,16 +68,16 @@ class ValueMemory(TableProbe):
             for name, value in values.items()
         }
         panels = {
-            "subjects": (by_subject[:, :SHOWN].cpu().numpy(), task.table.subject_names),
-            "relations": (by_relation[:, :SHOWN].cpu().numpy(), task.table.relation_names),
+            "subjects": (by_subject[:, :MAX_SHOWN].cpu().numpy(), task.table.subject_names),
+            "relations": (by_relation[:, :MAX_SHOWN].cpu().numpy(), task.table.relation_names),
         }
 
         def draw() -> object:
             from toytf.figures import heat_maps
 
-            names = task.table.answer_names[:SHOWN]
+            names = task.table.answer_names[:MAX_SHOWN]
             shown = {panel: (values, rows, names) for panel, (values, rows) in panels.items()}
-            return heat_maps(shown, f"What values say (at most {SHOWN} answers shown)", x="answer", y="token")
+            return heat_maps(shown, f"What values say (at most {MAX_SHOWN} answers shown)", x="answer", y="token")
 
         wrong = {found["within_set"].flat: wrong_facts(said, task, self.config.failures)}
         return ProbeResult([*found.values()], wrong, draw)

@@ -84,9 +84,9 @@ def one_answer_each(facts: tuple[Fact, ...], *, lines: Sequence[int] = ()) -> tu
     for i, (subject, relation, attribute) in enumerate(facts):
         before = first.setdefault((subject, relation), i)
         if facts[before][2] != attribute:
-            said = (f'"{shortened(facts[j][2])}"' + (f" in line {lines[j]}" if lines else "") for j in (before, i))
+            given = (f'"{shortened(facts[j][2])}"' + (f" in line {lines[j]}" if lines else "") for j in (before, i))
             pair = shortened(f"{subject}, {relation}")
-            raise ValueError(f'"{pair}" has two answers, {" and ".join(said)}: a fact has one')
+            raise ValueError(f'"{pair}" has two answers, {" and ".join(given)}: a fact has one')
     return facts
 
 
@@ -95,7 +95,7 @@ def _kept(facts: Sequence[Fact] | None) -> dict[str, str] | None:
     return {"file": FACTS_FILE, "sha256": sha256(facts_file(facts))} if facts else None
 
 
-Facts = Annotated[
+FactList = Annotated[
     tuple[Fact, ...],
     BeforeValidator(_read, json_schema_input_type=str | list[Fact] | dict[Literal["file", "sha256"], str]),
     AfterValidator(one_answer_each),
@@ -138,7 +138,7 @@ class FactualConfig(TaskConfig):
     """Which random table."""
     pools: Literal["disjoint", "shared"] = "disjoint"
     """Every relation has answers of its own, or all have the same."""
-    facts: Facts | None = None
+    facts: FactList | None = None
     """Facts instead of a drawn table: the path of a CSV file with the columns subject, relation and attribute
     (`configs/…` may be a file that ships), or the facts themselves. A run keeps them in its own facts.json."""
     subjects: Annotated[tuple[str, ...], Unique] = ()

@@ -1,7 +1,7 @@
 """A one-layer transformer that knows every fact without training, written weight by weight.
 
 Subjects and relations are dealt out to heads, at most d_head tokens of one kind to a head. A head fires on its tokens
-and rests otherwise on the token that asks, the last, of which it says nothing. So attention gives
+and otherwise falls back on the token that asks, the last, of which it says nothing. So attention gives
 
     a = g_s + g_r
 
@@ -55,21 +55,21 @@ def write_ideal(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, f
             part.copy_(hidden[name].to(part))
     for part in attn.parameters():
         part.zero_()
-    asking = tokens_that_ask(task)
+    asking = query_tokens(task)
     q = query_vector(phi[asking])
     for head, group in enumerate(groups):
-        rests = [z for z in asking if z not in group]
-        _write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, rests, rules.keys))
-        _write_ov(attn, head, value_matrix(phi[group + rests], g[group]), g[group])
+        fallback = [z for z in asking if z not in group]
+        _write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, fallback, rules.keys))
+        _write_ov(attn, head, value_matrix(phi[group + fallback], g[group]), g[group])
 
 
 def group_size(task: "FactualTask", model: ToyTransformer) -> int:
     """How many tokens a head can have: its rank, and at most d less the tokens that ask, as duals must exist."""
-    d, n_asking = model.config.d_model, len(tokens_that_ask(task))
+    d, n_asking = model.config.d_model, len(query_tokens(task))
     if d <= n_asking:
         raise UserError(
-            f"model.init = ideal: {n_asking} tokens can stand last, where heads rest, and need a larger model.d_model: "
-            f"at least {n_asking + 1}, got {d}"
+            f"model.init = ideal: {n_asking} tokens can come last, and every head can attend to them: they need a "
+            f"larger model.d_model: at least {n_asking + 1}, got {d}"
         )
     return min(d if model.attention(0).W_V is None else model.config.d_head, d - n_asking)
 
@@ -91,7 +91,7 @@ def head_groups(task: "FactualTask", size: int, n_heads: int) -> list[list[int]]
     return [group.tolist() for part, n in zip(tokens, counts, strict=True) for group in part.tensor_split(n)]
 
 
-def tokens_that_ask(task: "FactualTask") -> list[int]:
+def query_tokens(task: "FactualTask") -> list[int]:
     """The tokens that can stand last: the end token, or every relation."""
     return [*task.relations] if task.end is None else [task.end]
 
@@ -103,30 +103,30 @@ def query_vector(asking: Float[Tensor, "n d"]) -> Float[Tensor, "d"]:
 
 
 def key_vector(
-    phi: Float[Tensor, "token d"], group: list[int], rests: list[int], rule: Literal["least_squares", "hebbian"]
+    phi: Float[Tensor, "token d"], group: list[int], fallback: list[int], rule: Literal["least_squares", "hebbian"]
 ) -> Float[Tensor, "d"]:
-    """k with k·φ(z) ≈ 1 for the group, 1/2 where the head rests, 0 for all other tokens.
+    """k with k·φ(z) ≈ 1 for the group, 1/2 for the tokens it falls back on, 0 for all other tokens.
 
     least squares:  k = (ΦᵀΦ + λI)⁻¹ Φᵀ t, where t has these targets: exact up to λ if there are no more tokens than
                     dimensions
     Hebbian:        k = Σ_z t_z φ(z) / |φ(z)|², with errors √(n/d) for a group of n tokens
     """
     t = phi.new_zeros(len(phi))
-    t[rests], t[group] = 0.5, 1.0
+    t[fallback], t[group] = 0.5, 1.0
     if rule == "hebbian":
         return (t / phi.square().sum(1)) @ phi
     return ridge_regression(phi, t[:, None], RIDGE, directions=len(phi))[:, 0]
 
 
-def value_matrix(attended: Float[Tensor, "attended d"], said: Float[Tensor, "group d"]) -> Float[Tensor, "d d"]:
-    """The matrix with φ(z) @ W = g_z for the group and 0 where the head rests.
+def value_matrix(attended: Float[Tensor, "attended d"], values: Float[Tensor, "group d"]) -> Float[Tensor, "d d"]:
+    """The matrix with φ(z) @ W = g_z for the group and 0 for the tokens that the head falls back on.
 
     W = Σ_{z in group} δ_z g_zᵀ,   δ_z·φ(z') = 1{z = z'}
 
-    attended: φ(z) of the group, then of the tokens where the head rests; said: g_z. The rank is len(said) at most.
+    attended: φ(z) of the group, then of those the head falls back on; values: g_z. The rank is len(values) at most.
     """
-    targets = torch.arange(len(attended)).clamp_max(len(said))
-    return pseudo_inverse(Association(attended, torch.cat([said, torch.zeros_like(said[:1])]), targets)).T
+    targets = torch.arange(len(attended)).clamp_max(len(values))
+    return pseudo_inverse(Association(attended, torch.cat([values, torch.zeros_like(values[:1])]), targets)).T
 
 
 def _write_kq(attn: Attention, head: int, q: Float[Tensor, "d"], k: Float[Tensor, "d"]) -> None:
@@ -139,12 +139,12 @@ def _write_kq(attn: Attention, head: int, q: Float[Tensor, "d"], k: Float[Tensor
     attn.W_K[head, :, 0] = (attn.scale / balance * k).to(attn.W_K)
 
 
-def _write_ov(attn: Attention, head: int, W: Float[Tensor, "d d"], said: Float[Tensor, "group d"]) -> None:
-    """W itself, or U √Σ and √Σ Vᵀ of its singular value decomposition; the rows of W lie in the span of `said`."""
+def _write_ov(attn: Attention, head: int, W: Float[Tensor, "d d"], values: Float[Tensor, "group d"]) -> None:
+    """W itself, or U √Σ and √Σ Vᵀ of its singular value decomposition; the rows of W lie in the span of `values`."""
     if attn.W_V is None:
         attn.W_O[head] = W.to(attn.W_O)
         return
-    basis = torch.linalg.qr(said.T).Q
+    basis = torch.linalg.qr(values.T).Q
     left, sizes, right = torch.linalg.svd(W @ basis, full_matrices=False)
     n, root = len(sizes), sizes.sqrt()
     attn.W_V[head, :, :n] = (left * root).to(attn.W_V)

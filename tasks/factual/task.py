@@ -51,7 +51,7 @@ class FactualTask(Task):
 
     config: FactualConfig
     goal = "fact"
-    role_phrases: Mapping[str, str] = {"fact": "facts", "relation": "relations: any answer that the relation can have"}
+    role_phrases: Mapping[str, str] = {"fact": "facts", "relation": "relations: any answer of the right relation"}
 
     def __init__(self, config: FactualConfig, device: torch.device) -> None:
         super().__init__(config, device)

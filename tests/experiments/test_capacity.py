@@ -15,7 +15,7 @@ from toytf import theory
 from toytf.errors import UserError
 from toytf.experiments.capacity import experiment as capacity
 from toytf.experiments.capacity.config import CapacityConfig
-from toytf.experiments.capacity.experiment import Capacity, Case
+from toytf.experiments.capacity.experiment import Capacity, CapacityCase
 from toytf.experiments.pairs import DataConfig, TrainedRulesConfig
 from toytf.memory import RULES
 from toytf.tidy import tidy
@@ -52,7 +52,7 @@ def rows(run: toytf.Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
 
 
-def by_case(run: toytf.Run) -> Iterator[tuple[Case, dict[str, tuple[float, float]]]]:
+def by_case(run: toytf.Run) -> Iterator[tuple[CapacityCase, dict[str, tuple[float, float]]]]:
     """Of every case and seed: value and theory, by group or by the end of a search."""
     table = run.table
     for case in Capacity(run.config).cases():
@@ -206,8 +206,8 @@ def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run
         assert run.summary[f"facts_per_parameter/optimum_{name}"] == pytest.approx(p / (d_in * d_out))
         assert run.summary[f"theory/capacity/optimum_{name}"] == pytest.approx(theory.capacity(d_in, d_out))
         assert f"theory/capacity/hebbian_{name}" not in run.summary  # its prediction is for square matrices
-    assert Case("low_rank", (3, 12), 2).name == "low_rank_d3x12_m2"
-    assert Case("low_rank", (3, 12), 2).n_parameters == 2 * (3 + 12)
+    assert CapacityCase("low_rank", (3, 12), 2).name == "low_rank_d3x12_m2"
+    assert CapacityCase("low_rank", (3, 12), 2).n_parameters == 2 * (3 + 12)
 
 
 def test_with_shared_answers_the_prediction_is_that_of_so_many_classes(capacity_of: Run) -> None:
@@ -367,11 +367,11 @@ def test_of_a_run_whose_metrics_are_known_by_name_alone_there_is_nothing_to_draw
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        (Case("optimum", 64), "optimum_d64"),
-        (Case("mlp_h2", 32, 128), "mlp_h2_d32_m128"),
-        (Case("low_rank", (48, 32), 16), "low_rank_d48x32_m16"),
+        (CapacityCase("optimum", 64), "optimum_d64"),
+        (CapacityCase("mlp_h2", 32, 128), "mlp_h2_d32_m128"),
+        (CapacityCase("low_rank", (48, 32), 16), "low_rank_d48x32_m16"),
     ],
 )
-def test_random_numbers_are_named_after_the_case(case: Case, name: str) -> None:
+def test_random_numbers_are_named_after_the_case(case: CapacityCase, name: str) -> None:
     """Another name would change every result of a rule that draws."""
     assert case.name == name

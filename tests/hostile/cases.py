@@ -136,7 +136,7 @@ def _command(*arguments: object) -> int:
 def _validate(source: Path, overrides: list[str]) -> int:
     """All that happens to a config before it runs."""
     try:
-        config = load_config(source, overrides).settled()
+        config = load_config(source, overrides).resolved()
         check_memory(config.needs(), free_memory())
         config.files()
     except ToytfError as error:

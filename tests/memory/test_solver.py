@@ -24,7 +24,7 @@ from toytf.memory import (
     max_margin,
     maximise_margin,
 )
-from toytf.memory.descent import Found, descend
+from toytf.memory.descent import DescentResult, descend
 from toytf.memory.measures import measure_scores
 from toytf.memory.search import bisect, run_together
 from toytf.memory.stream import RowDistribution
@@ -603,7 +603,7 @@ def test_nothing_is_looked_for_again_where_it_is_stored_or_contradictory(
 ):
     descents: list[StorageProblem] = []
 
-    def counted(problem: StorageProblem, **options: Any) -> Found:
+    def counted(problem: StorageProblem, **options: Any) -> DescentResult:
         descents.append(problem)
         return descend(problem, **options)
 

@@ -35,29 +35,29 @@ def _sentence(path: str, problems: list[ErrorDetails]) -> str:
     match problem["type"]:
         case "unknown_key":  # of toytf.config.sections, as is too_large
             section = f' in "{path}"' if path else ""
-            said = f'unknown key "{shortened(context["key"])}"{section}: {context["hint"]}'
+            sentence = f'unknown key "{shortened(context["key"])}"{section}: {context["hint"]}'
         case "too_large":
             most = LARGEST_INT if isinstance(context["value"], int) else LARGEST_FLOAT
             where = shortened(f"{path}{context['path']}".lstrip("."))
-            said = f"{where} = {_as_given(context['value'])} is too large: at most {most:.0e} in size"
+            sentence = f"{where} = {_as_given(context['value'])} is too large: at most {most:.0e} in size"
         case "unknown_plugin":  # of toytf.config.plugins
             known = f"{context['hint']}; {context['group']} of other packages are known once these are installed"
-            said = f'{_below(path, context["tag"])} = "{shortened(context["kind"])}" is not known: {known}'
+            sentence = f'{_below(path, context["tag"])} = "{shortened(context["kind"])}" is not known: {known}'
         case "missing":
-            said = f"{path} is missing"
+            sentence = f"{path} is missing"
         case "union_tag_not_found":
-            said = f"{_below(path, context['discriminator'])} is missing"
+            sentence = f"{_below(path, context['discriminator'])} is missing"
         case "union_tag_invalid":
             known = nearest(context["tag"], _names(context["expected_tags"]))
-            said = f'{_below(path, context["discriminator"])} = "{shortened(context["tag"])}" is not known: {known}'
+            sentence = f'{_below(path, context["discriminator"])} = "{shortened(context["tag"])}" is not known: {known}'
         case "literal_error" if isinstance(given, str):
             expected = [name for p in problems for name in _names(str(p.get("ctx", {}).get("expected", "")))]
-            said = f'{path} = "{shortened(given)}" is not known: {nearest(given, expected)}'
+            sentence = f'{path} = "{shortened(given)}" is not known: {nearest(given, expected)}'
         case _:
             shown = f" = {_as_given(given)}" if isinstance(given, str | int | float | bool) or given is None else ""
             message = ", or ".join(dict.fromkeys(_plain(p) for p in problems))
-            said = f"{path}{shown}: {message}" if path else message
-    return said
+            sentence = f"{path}{shown}: {message}" if path else message
+    return sentence
 
 
 def _below(path: str, key: object) -> str:

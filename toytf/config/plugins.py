@@ -90,7 +90,7 @@ class ExperimentConfig(Plugin):
         """The memory that the run takes, as far as it can be told before it is built."""
         return []
 
-    def settled(self) -> Self:
+    def resolved(self) -> Self:
         """The same config with what depends on the machine filled in: what config.yaml of a run holds."""
         return self
 

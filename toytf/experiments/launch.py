@@ -48,7 +48,7 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force
     """Run a validated config in a directory."""
     with _undisturbed():
         work = implementation(config)  # imports torch and all else that takes long
-    config = config.settled()
+    config = config.resolved()
     experiment = work(config)
     if resume and Run(directory).finished and Run(directory).config_file.exists():
         return Run.start(directory, config, resume=True)

@@ -20,7 +20,7 @@ class SeededConfig(ExperimentConfig):
     """CPU threads; part of the config because sums, and so the last bits, depend on it."""
     logging: LoggingConfig = LoggingConfig()
 
-    def settled(self) -> Self:
+    def resolved(self) -> Self:
         """With `device: auto` replaced by the device that it means here."""
         from toytf.build import pick_device
 

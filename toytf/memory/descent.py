@@ -16,17 +16,17 @@ from torch import Tensor
 from toytf.memory.problem import StorageProblem
 from toytf.stopping import check_stop
 
-NEVER = 1e30
-"""A score difference that no rivalry survives."""
+HUGE = 1e30
+"""Stands for infinity: a rival with the score −HUGE never competes."""
 
 RESCORE_EVERY = 50
 """Iterations after which scores are computed anew, against drift, and finished instances are dropped."""
 
-LOOK_EVERY = 10
+ASK_EVERY = 10
 """Iterations after which a device other than the CPU is asked whether all is decided: each time is a wait."""
 
-CLEAR = 1e-6
-"""A margin that is no rounding error of float32."""
+MIN_MARGIN = 1e-6
+"""From this margin on a pair is stored: it is more than a rounding error of float32."""
 
 ALIGN = 16
 """Score matrices are padded to a multiple of this: products of matrices run up to half as long otherwise."""
@@ -36,7 +36,7 @@ CHUNK = 2**22
 
 
 @dataclass(eq=False)
-class Found:
+class DescentResult:
     """W: the point that stores (or has the largest margin); W_dual: the point whose r give the best upper bound."""
 
     W: Float[Tensor, "b d_out d_in"]
@@ -60,11 +60,11 @@ class Found:
         self.bound = torch.where(tighter, bound, self.bound)
         self.iterations = self.iterations + opened
 
-    def select(self, index: Int[Tensor, "k"]) -> "Found":
+    def select(self, index: Int[Tensor, "k"]) -> "DescentResult":
         """What was found for some instances."""
-        return Found(*(getattr(self, field.name)[index] for field in fields(self)))
+        return DescentResult(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def update(self, index: Int[Tensor, "k"], part: "Found") -> None:
+    def update(self, index: Int[Tensor, "k"], part: "DescentResult") -> None:
         """Put in what was found for some instances."""
         for field in fields(self):
             getattr(self, field.name)[index] = getattr(part, field.name)
@@ -78,7 +78,7 @@ def descend(
     tolerance: float = 0.0,
     decay: Float[Tensor, "b"] | None = None,
     gap: float = 0.0,
-) -> Found:
+) -> DescentResult:
     """Descend until each instance is decided; margins are those of the problem's own coordinates.
 
     An instance ends when its bound is below `tolerance`, without decay also when it is stored. With decay λ, which may
@@ -89,7 +89,7 @@ def descend(
     n_instances = len(keys)
     start = (problem.right.mT @ keys) / problem.n.clamp_min(1)[:, None, None]
     start = start / start.norm(dim=(1, 2), keepdim=True).clamp_min(torch.finfo(keys.dtype).tiny)
-    found = Found(
+    found = DescentResult(
         start.clone(),
         start.clone(),
         keys.new_full((n_instances,), -torch.inf),
@@ -111,10 +111,10 @@ def descend(
             if not len(kept):
                 break
             state, best, alive, opened = state.rescored(kept), best.select(kept), alive[kept], opened[kept]
-        best.consider(state.point, *state.look(), opened)
-        wanting = best.margin <= CLEAR if decay is None else best.margin < (1 - gap) * best.bound
+        best.consider(state.point, *state.evaluate(), opened)
+        wanting = best.margin <= MIN_MARGIN if decay is None else best.margin < (1 - gap) * best.bound
         opened = opened & wanting & (best.bound >= tolerance)
-        if (on_cpu or iteration % LOOK_EVERY == 0) and not bool(opened.any()):
+        if (on_cpu or iteration % ASK_EVERY == 0) and not bool(opened.any()):
             break
         state.step()
     found.update(alive, best)
@@ -135,7 +135,7 @@ class _State:
         n, m = problem.keys.shape[1], problem.values.shape[-2]
         size = max(1, CHUNK // (len(W) * m))
         self.chunks = [slice(first, min(first + size, n)) for first in range(0, n, size)]
-        self.padding = NEVER * (torch.arange(n, device=W.device) >= problem.n[:, None]).to(W.dtype)
+        self.padding = HUGE * (torch.arange(n, device=W.device) >= problem.n[:, None]).to(W.dtype)
         self.scores = self._score(W)
         self.accepted_scores = self.scores.clone()
         # Fresh memory for a score matrix costs as much as a product of matrices: all work is done in these.
@@ -147,7 +147,7 @@ class _State:
     def _score(self, W: Tensor) -> Tensor:
         scores = self.problem.scores_of(self.problem.outputs(W))
         if self.problem.rivals is not None:
-            scores.masked_fill_(~self.problem.rivals.scatter(2, self.targets, True), -NEVER)
+            scores.masked_fill_(~self.problem.rivals.scatter(2, self.targets, True), -HUGE)
         return scores
 
     def rescored(self, kept: Int[Tensor, "k"]) -> "_State":
@@ -158,7 +158,7 @@ class _State:
         fresh.accepted_scores = fresh._score(fresh.accepted)
         return fresh
 
-    def look(self) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
+    def evaluate(self) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
         """The margin of the point, and the upper bound by its r; leaves the gradient for `step`."""
         problem, rows_of = self.problem, self.chunks
         correct = self.scores.take_along_dim(self.targets, 2)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.association import Association, Readable, exact
 from toytf.theory import (
     capacity,
@@ -30,18 +30,31 @@ from toytf.theory import (
 MARGIN = Group(
     "margin", "Margins", "By how much the right value beats its best rival: a pair is recalled if it is above 0.",
     unit="standard deviations of a score",
+    headline=(
+        Headline("*_min", "smallest margin by {rule}: right score above its best rival"),
+        Headline("*_min", "smallest margin in {memory}", 2),
+    ),
 )  # fmt: skip
 SCORES = Group(
     "scores", "Scores", "The best weights lift the score of each right value just above those of its own rivals.",
     unit="standard deviations of a score", curve=False,
+    headline=(
+        Headline("*_correct_mean", "mean score of right values by {rule}", 1),
+        Headline("*_correct_spread", "spread of their scores by {rule}", 1),
+    ),
 )  # fmt: skip
 SPECTRUM = Group(
     "spectrum", "Singular values of √d W / |W|", "Those above the largest of a Gaussian matrix belong to "
     "directions that W stores more strongly than others.", curve=False,
+    headline=(),
 )  # fmt: skip
 UTILISATION = Group(
     "utilisation", "Stored / capacity of such a matrix", "How full a matrix is: at 1 it holds as many pairs as the "
     "best weights can store.", variants=("measure",),
+    headline=(
+        Headline("*", "pairs stored / capacity, by {rule}", 2),
+        Headline("*", "pairs stored / capacity, in {memory}", 2),
+    ),
 )  # fmt: skip
 
 

@@ -18,10 +18,10 @@ from toytf.memory.solver import Real, Status
 
 Name = TypeVar("Name")
 
-BELOW = 0.95
+START_FRACTION = 0.95
 """Where a search begins, as a fraction of the guess: what it finds should be its own."""
 
-FAR = 2**22
+MAX_PAIRS = 2**22
 """As many pairs as anybody can wait for: a search that gets there has no end."""
 
 
@@ -42,7 +42,7 @@ def bisect(guess: Real, resolution: Real) -> Generator[int, Status, Bracket]:
     UNKNOWN, which whoever answers should send only where the margin is tiny.
     """
     low, high = 1, None
-    p, stride = max(2, round(BELOW * guess)), 0.05
+    p, stride = max(2, round(START_FRACTION * guess)), 0.05
     while high is None or high - low > max(1, resolution * low):
         status = yield p
         if status is Status.UNKNOWN:
@@ -52,7 +52,7 @@ def bisect(guess: Real, resolution: Real) -> Generator[int, Status, Bracket]:
         else:
             high = p
         if high is None:
-            _not_far(p)
+            _refuse_endless(p)
             p, stride = max(p + 1, round(p * (1 + stride))), 2 * stride
         elif low == 1 and high > 3:
             p, stride = max(2, round(high / (1 + stride))), 2 * stride
@@ -105,7 +105,7 @@ def half_point(
             break
         low = max(1, min(low - 1, math.floor(low / 1.4)))
     while mean(high) >= max(hardly, 1e-12):
-        _not_far(high)
+        _refuse_endless(high)
         high = max(high + 1, math.ceil(high * 1.4))
     if mean(low) < level:
         return 0.0
@@ -121,8 +121,8 @@ def half_point(
     return low + fraction * (high - low)
 
 
-def _not_far(p: int) -> None:
-    if p > FAR:
+def _refuse_endless(p: int) -> None:
+    if p > MAX_PAIRS:
         raise UserError(f"everything is stored up to {p} pairs, and there seems to be no end")
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from toytf.memory.association import Association
-from toytf.memory.descent import Found, descend
+from toytf.memory.descent import DescentResult, descend
 from toytf.memory.problem import StorageProblem
 from toytf.theory import maximal_margin
 
@@ -126,7 +126,9 @@ def _stored_if_any(problem: StorageProblem, decisions: list[Decision], iteration
     return list(best.values())
 
 
-def _decisions(problem: StorageProblem, frame: "_Frame", found: Found, impossible: Bool[Tensor, "b"]) -> list[Decision]:
+def _decisions(
+    problem: StorageProblem, frame: "_Frame", found: DescentResult, impossible: Bool[Tensor, "b"]
+) -> list[Decision]:
     """What was found, checked in float64 on the vectors as given."""
     W = frame.leave(found.W)
     bounds = certificates(problem.double(), W, frame.leave(found.W_dual))

@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toytf.runs import checksums
 from toytf.config import sections as configs
-from toytf.runs.checksums import Checksums, read_bytes, sha256
+from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.errors import UserError
 from toytf.files import write_atomic
 from toytf.measurement import Quantity, is_reference, quantity_of
-from toytf.config.plugins import ExperimentConfig, load_config
+from toytf.runs import checksums
+from toytf.runs.checksums import Checksums, read_bytes, sha256
 from toytf.runs.rows import COLUMNS, read_columns, read_rows
 from toytf.runs.summary import by_seed, summarise
 from toytf.tidy import tidy

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from toytf.theory._domain import Real, at_least
 
 _NEGLIGIBLE = 1e-15
-_FAR = 12
+_MAX_DEVIATIONS = 12
 """Standard deviations beyond which nothing is left of a distribution of counts."""
 
 
@@ -100,7 +100,7 @@ def attention_recall(n_tokens: int, seq_len: int, alpha: Real, m: int) -> float:
     _check(n_tokens, seq_len, alpha)
     at_least(1, m=m)
     mean = m * (seq_len - 1) / n_tokens
-    longest = int(mean + _FAR * math.sqrt(mean * (1 + seq_len / n_tokens)) + 4 * _FAR)
+    longest = int(mean + _MAX_DEVIATIONS * math.sqrt(mean * (1 + seq_len / n_tokens)) + 4 * _MAX_DEVIATIONS)
     noise = _met_before(m * alpha, n_tokens, seq_len, longest)
     other = _met_before(m * (1 - alpha) / n_tokens, n_tokens, seq_len, longest).cumsum().clip(max=1)
     return min(1.0, float(noise[1:] @ other[:-1] ** n_tokens))

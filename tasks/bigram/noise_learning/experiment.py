@@ -26,7 +26,7 @@ from toytf import theory
 from toytf.experiments.study import Study
 from toytf.figures import scaling_curves, series
 from toytf.fits import power_law
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.randomness import generator
 from toytf.runs import Run
 from toytf.stopping import check_stop
@@ -37,25 +37,36 @@ NOISE_RECALL = Group(
     "The feed-forward part (FF) recalls it after a few samples, attention (V) only after about as many as there are "
     "tokens.",
     variants=("contexts",),
+    headline=(),
 )  # fmt: skip
 ENTRY = Group(
     "entry", "Entries of the first gradient step",
     "The noise token stands out most in the feed-forward part; in attention its entries are N times as small.",
     format="power",
+    headline=(),
 )  # fmt: skip
 CV = Group(
     "cv", "Relative spread of the noise row of W_V",
     "Attention can tell the noise from other tokens only where this is well below 1.",
+    headline=(),
 )  # fmt: skip
 SAMPLES_NEEDED = Group(
     "samples_needed", "Samples needed to learn the noise",
     "The smallest number of samples from which on the recall is at least the level.",
     format="whole",
+    headline=(
+        Headline("FF_*", "samples feed-forward needs, {n_tokens} tokens, noise {alpha}"),
+        Headline("V_*", "samples attention needs, {n_tokens} tokens, noise {alpha}"),
+    ),
 )  # fmt: skip
 TOKEN_EXPONENT = Group(
     "token_exponent", "Grows like the number of tokens N to the power of",
     "About 0 for what the feed-forward part needs; about 1 for what attention needs, and for its squared spread.",
     variants=("error",),
+    headline=(
+        Headline("needed_FF_*", "power of N that those of feed-forward grow with, noise {alpha}"),
+        Headline("needed_V_*", "power of N that those of attention grow with, noise {alpha}"),
+    ),
 )  # fmt: skip
 
 TRIGGER = 0

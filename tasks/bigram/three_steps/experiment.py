@@ -16,12 +16,20 @@ from torch import Tensor
 
 from tasks.bigram.memories import previous_position
 from tasks.bigram.three_steps.config import ThreeStepsConfig
-from tasks.bigram.three_steps.model import Vectors, Weights, axes, axes_of_a_stream, forward, negative_gradient, sample
+from tasks.bigram.three_steps.model import (
+    InductionWeights,
+    Vectors,
+    axes,
+    axes_of_a_stream,
+    forward,
+    negative_gradient,
+    sample_sequences,
+)
 from toytf import theory
 from toytf.errors import RunFailed
 from toytf.experiments.study import Drawn, Study
 from toytf.figures import heat_maps, scaling_curves, series
-from toytf.measurement import Group, Measurement, Scalar
+from toytf.measurement import Group, Headline, Measurement, Scalar
 from toytf.memory import Association
 from toytf.models.distributions import draw_vectors
 from toytf.randomness import generator
@@ -33,28 +41,47 @@ SIGNAL = Group(
     "signal", "Signals: entries of the negative gradient",
     "The mean entry where a matrix should store something (off: elsewhere), beside what the theorem says.",
     format="power", variants=("t",),
+    headline=(),
 )  # fmt: skip
 OVER_THEORY = Group(
     "over_theory", "Measured / theory",
     "Near 1 where the theorem holds; W_KQ1_min and W_KQ1_max are over the positions t ≥ 3.",
     variants=("t",),
+    headline=(
+        Headline("W_OV2", "signal of W_OV2 / theory"),
+        Headline("W_KQ2", "signal of W_KQ2 / theory"),
+        Headline("W_KQ1", "signal of W_KQ1 / theory"),
+    ),
 )  # fmt: skip
 CORRELATION = Group(
     "correlation", "Correlation with theory, entry by entry",
     "Near 1 when single entries, too, are as predicted; too few sequences lower it.",
+    headline=(),
 )  # fmt: skip
 RECALL = Group(
     "recall",
     "Recall, as a fraction of the pairs",
     "After its own step a matrix should recall every pair that it has to store.",
-)
+    headline=(
+        Headline("W_OV2", "copy the attended token: recall after step 1"),
+        Headline("W_KQ2", "find the token after the trigger: recall after step 2"),
+        Headline("W_KQ1", "look one position back: recall after step 3"),
+    ),
+)  # fmt: skip
 ACCURACY = Group(
     "accuracy", "Accuracy",
     "It jumps at step 3, when all three matrices are there; read_out: with large gains.",
+    headline=(
+        Headline("step1", "accuracy after step 1"),
+        Headline("step2", "accuracy after step 2"),
+        Headline("step3", "accuracy after step 3"),
+        Headline("read_out", "accuracy with large gains"),
+    ),
 )  # fmt: skip
 ATTENTION = Group(
     "attention", "Largest attention weight of layer 2",
     "On average over sequences: chance is uniform attention, 1 is saturated.",
+    headline=(),
 )  # fmt: skip
 
 CHUNK = 2**21
@@ -63,32 +90,32 @@ CHUNK = 2**21
 STEPS = ("W_OV2", "W_KQ2", "W_KQ1")
 """The matrices in the order of their steps."""
 
-SHOWN = 16
+MAX_SHOWN = 16
 """Tokens in a heat map of tokens, at most."""
 
 
 @dataclass(frozen=True)
-class Case:
+class ThreeStepsCase:
     """How many fresh sequences each of the three steps has."""
 
     samples: int
 
 
-class ThreeSteps(Study[Case]):
+class ThreeSteps(Study[ThreeStepsCase]):
     """The three steps for every number of samples and every seed."""
 
     config: ThreeStepsConfig
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[ThreeStepsCase]:
         """Every number of samples."""
-        return [Case(samples) for samples in self.config.samples]
+        return [ThreeStepsCase(samples) for samples in self.config.samples]
 
     @property
     def plain(self) -> Mapping[str, Scalar]:
         """The largest number of samples, which is nearest to the theorem."""
         return {"samples": max(self.config.samples)}
 
-    def measure(self, case: Case, seed: int) -> Iterator[Measurement | Drawn]:
+    def measure(self, case: ThreeStepsCase, seed: int) -> Iterator[Measurement | Drawn]:
         """The signal and the recall of every step, accuracy after each and with large gains, and the signals drawn."""
         config, vectors = self.config, draw(self.config, seed)
         signals: dict[str, Tensor] = {}
@@ -199,9 +226,9 @@ def rate(config: ThreeStepsConfig, name: str) -> float:
 
 def take_steps(
     config: ThreeStepsConfig, samples: int, seed: int, vectors: Vectors
-) -> Iterator[tuple[str, Tensor, Weights]]:
+) -> Iterator[tuple[str, Tensor, InductionWeights]]:
     """The three steps, one after the other: the matrix, its signal G, and the weights after W = η G."""
-    weights = Weights.zero(vectors)
+    weights = InductionWeights.zero(vectors)
     for name in STEPS:
         fresh = batches(config, samples, vectors, seed, name)
         G = negative_gradient(name, weights, vectors, fresh)
@@ -242,7 +269,7 @@ def _beside(name: str, measured: float, expected: float, **at: int) -> Iterator[
 
 
 def _accuracy(
-    config: ThreeStepsConfig, seed: int, weights: Weights, vectors: Vectors, when: str
+    config: ThreeStepsConfig, seed: int, weights: InductionWeights, vectors: Vectors, when: str
 ) -> Iterator[Measurement]:
     """Accuracy on fresh sequences, and how far attention of layer 2 is from uniform."""
     right, largest = (torch.zeros((), device=vectors.e.device) for _ in range(2))
@@ -256,7 +283,7 @@ def _accuracy(
     yield ATTENTION.measurement(float(largest) / n, f"largest_{when}", chance=1 / config.seq_len)
 
 
-def _read_out(config: ThreeStepsConfig, weights: Weights, vectors: Vectors) -> Weights:
+def _read_out(config: ThreeStepsConfig, weights: InductionWeights, vectors: Vectors) -> InductionWeights:
     """W_KQ2 and W_KQ1 scaled until what they should store has the given mean score; a sign is kept."""
     scaled = {}
     for name in ("W_KQ2", "W_KQ1"):
@@ -274,7 +301,7 @@ def batches(
     chunk = max(CHUNK // (config.seq_len * widest), 1)
     for start in range(0, n, chunk):
         random = generator(seed, purpose, start, device=config.device)
-        yield sample(min(chunk, n - start), config.n_tokens, config.seq_len, random)
+        yield sample_sequences(min(chunk, n - start), config.n_tokens, config.seq_len, random)
 
 
 def _remapped(config: ThreeStepsConfig) -> float:
@@ -285,7 +312,7 @@ def _signal_maps(config: ThreeStepsConfig, signals: Mapping[str, Tensor], title:
     """Measured and predicted side by side; of the tokens the first few."""
     panels = {}
     for number, name in enumerate(STEPS, start=1):
-        n = config.seq_len if name == "W_KQ1" else min(SHOWN, config.n_tokens)
+        n = config.seq_len if name == "W_KQ1" else min(MAX_SHOWN, config.n_tokens)
         names = [f"{'t' if name == 'W_KQ1' else 'k'}={i}" for i in range(1, n + 1)]
         pair = {"measured": signals[name].double().numpy(), "theory": predicted(config, name)}
         for label, matrix in pair.items():

@@ -30,7 +30,7 @@ class Vectors:
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class InductionWeights:
     """The three matrices: W_OV2 [output, value], W_KQ2 and W_KQ1 [query, key]."""
 
     W_OV2: Float[Tensor, "d_out d_value"]
@@ -38,14 +38,14 @@ class Weights:
     W_KQ1: Float[Tensor, "d_query1 d_key1"]
 
     @classmethod
-    def zero(cls, vectors: Vectors) -> "Weights":
+    def zero(cls, vectors: Vectors) -> "InductionWeights":
         """Where the three steps start: attention is uniform and every answer equally likely."""
         e, key, u, p = (rows.shape[1] for rows in (vectors.e, vectors.e_tilde, vectors.u, vectors.p))
         shapes = {"W_OV2": (u, e), "W_KQ2": (e, key), "W_KQ1": (p, p)}
         return cls(**{name: torch.zeros(shape, device=vectors.e.device) for name, shape in shapes.items()})
 
 
-def sample(
+def sample_sequences(
     n: int, n_tokens: int, seq_len: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, "n position"], Int[Tensor, "n"]]:
     """n sequences that end with the second occurrence of a trigger, and the answers: what followed the first.
@@ -63,7 +63,7 @@ def sample(
 
 
 def forward(
-    weights: Weights, vectors: Vectors, tokens: Int[Tensor, "n position"]
+    weights: InductionWeights, vectors: Vectors, tokens: Int[Tensor, "n position"]
 ) -> tuple[Float[Tensor, "n token"], Float[Tensor, "n position"]]:
     """Logits at the last position, and layer 2's attention from there."""
     run_model = _clean if vectors.remap is None else _residual
@@ -71,7 +71,7 @@ def forward(
 
 
 def _clean(
-    W: Weights, v: Vectors, tokens: Int[Tensor, "n position"]
+    W: InductionWeights, v: Vectors, tokens: Int[Tensor, "n position"]
 ) -> tuple[Float[Tensor, "n token"], Float[Tensor, "n position"]]:
     """h_t = Σ_r softmax_{r≤t}(p_tᵀ W_KQ1 p_r) ẽ_{z_r};   logits = U W_OV2 Σ_t softmax_t(e_{z_T}ᵀ W_KQ2 h_t) e_{z_t}."""
     e = v.e[tokens]
@@ -81,7 +81,7 @@ def _clean(
 
 
 def _residual(
-    W: Weights, v: Vectors, tokens: Int[Tensor, "n position"]
+    W: InductionWeights, v: Vectors, tokens: Int[Tensor, "n position"]
 ) -> tuple[Float[Tensor, "n token"], Float[Tensor, "n position"]]:
     """x_t = e_{z_t} + p_t;   h_t = x_t + W_OV1 Σ_r a¹_{tr} x_r;   logits = U (h_T + W_OV2 Σ_t a²_t h_t)."""
     assert v.remap is not None
@@ -92,7 +92,7 @@ def _residual(
 
 
 def negative_gradient(
-    name: str, weights: Weights, vectors: Vectors, batches: Iterator[tuple[Tensor, Tensor]]
+    name: str, weights: InductionWeights, vectors: Vectors, batches: Iterator[tuple[Tensor, Tensor]]
 ) -> Float[Tensor, "d_left d_right"]:
     """−∂/∂W of the mean cross-entropy over all batches, by autograd through the forward."""
     W = getattr(weights, name).clone().requires_grad_()

@@ -18,7 +18,7 @@ from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
 from toytf import theory
 from toytf.experiments.study import Study, factors
 from toytf.fits import power_law
-from toytf.measurement import Group, Measurement, Quantity
+from toytf.measurement import Group, Headline, Measurement, Quantity
 from toytf.memory.search import Bracket, bisect, run_together
 from toytf.memory.solver import Status
 from toytf.runs import Run
@@ -32,38 +32,48 @@ CAPACITY = Group(
     "The middle between the largest table that was learned and the smallest that was not; theory is the line of 0.15 "
     "facts per parameter.",
     variants=("end",),
+    headline=(Headline("*", "facts stored at d = {d}, α = {alpha}, β = {beta}"),),
 )  # fmt: skip
-DENSITY = Group("facts_per_parameter", "Facts per parameter", "The same for all sizes if facts cost parameters.")
-BITS = Group("bits_per_parameter", "Bits per parameter", "What it takes to write the stored answers down.")
+DENSITY = Group(
+    "facts_per_parameter", "Facts per parameter", "The same for all sizes if facts cost parameters.",
+    headline=(),
+)  # fmt: skip
+BITS = Group("bits_per_parameter", "Bits per parameter", "What it takes to write the stored answers down.", headline=())
 EXPONENT = Group(
     "parameter_exponent", "Facts grow like parameters to the power of", "By theory both are proportional: 1.",
     variants=("error",),
+    headline=(
+        Headline("all", "power of the parameters that facts grow with"),
+        Headline("feed_forward", "the same, models with hidden units only", 1),
+    ),
 )  # fmt: skip
 GAIN = Group(
     "feed_forward_gain", "Facts per parameter with hidden units / with attention alone",
     "Above 1, hidden units store more than heads of the same number of parameters.",
+    headline=(Headline("all", "facts per parameter: with / without hidden units"),),
 )  # fmt: skip
-TRAININGS = Group("trainings", "Trainings that a search took", format="whole")
+TRAININGS = Group("trainings", "Trainings that a search took", format="whole", headline=())
 FAILED = Group(
     "failed", "Searches that found nothing",
     "The fraction of seeds in which not even the smallest table was learned; only where there are such seeds.",
+    headline=(Headline("*", "searches that found nothing, d = {d}, α = {alpha}, β = {beta}", 1),),
 )  # fmt: skip
 
-BEGIN = {True: 0.1, False: 0.05}
+FIRST_GUESS = {True: 0.1, False: 0.05}
 """Facts per parameter from which a search begins, with and without a feed-forward part.
 
 Below what is expected: what can be learned ends early, what cannot takes all steps at all learning rates.
 """
 
-FEWEST = 2
+MIN_SUBJECTS = 2
 """The smallest S that is tried: if it fails, there is no capacity to report."""
 
-MANY = 8
+MAX_TICKS = 8
 """So many sizes have no room for a tick each."""
 
 
 @dataclass(frozen=True)
-class Case:
+class FactCapacityCase:
     """A dimension and a mix of attention and hidden units."""
 
     d: int
@@ -71,16 +81,16 @@ class Case:
     beta: float
 
 
-class FactCapacity(Study[Case]):
+class FactCapacity(Study[FactCapacityCase]):
     """Search every capacity, then fit how they grow with the parameters."""
 
     config: FactCapacityConfig
 
-    def cases(self) -> Sequence[Case]:
+    def cases(self) -> Sequence[FactCapacityCase]:
         """Every mix at every dimension."""
-        return [Case(d, alpha, beta) for alpha, beta in self.config.mixes for d in self.config.dimensions]
+        return [FactCapacityCase(d, alpha, beta) for alpha, beta in self.config.mixes for d in self.config.dimensions]
 
-    def sizes(self, case: Case) -> Sizes:
+    def sizes(self, case: FactCapacityCase) -> Sizes:
         """The model of a case."""
         n_heads = self.config.n_heads
         return Sizes(case.d, n_heads, head_dimension(case.alpha, case.d, n_heads), hidden_units(case.beta, case.d))
@@ -91,14 +101,14 @@ class FactCapacity(Study[Case]):
         D = S if rule == "distinct" else self.config.n_answers or N_ANSWERS
         return TableSize(S, isqrt(S) if rule == "square" else S, D)
 
-    def measure(self, case: Case, seed: int) -> Iterator[Measurement]:
+    def measure(self, case: FactCapacityCase, seed: int) -> Iterator[Measurement]:
         """The capacity between its two ends, and what a parameter holds; none if even the smallest table failed."""
         config, n_parameters = self.config, self.sizes(case).n_parameters
         bracket, n_trainings = self.search(case, seed)
         not_found = None if bracket.infeasible is None else self.table_size(bracket.infeasible).n_facts
         has_line = config.table == "equal" and config.n_answers in (None, N_ANSWERS) and case.beta > 0
         line = theory.FACTS_PER_PARAMETER * n_parameters if has_line else None
-        if bracket.feasible < FEWEST:
+        if bracket.feasible < MIN_SUBJECTS:
             yield CAPACITY.measurement(None, theory=line)
         else:
             stored = self.table_size(bracket.feasible)
@@ -111,7 +121,7 @@ class FactCapacity(Study[Case]):
         yield CAPACITY.measurement(not_found, end="not_found")
         yield TRAININGS.measurement(n_trainings)
 
-    def search(self, case: Case, seed: int) -> tuple[Bracket, int]:
+    def search(self, case: FactCapacityCase, seed: int) -> tuple[Bracket, int]:
         """Bisection for the largest S whose table is learned, and how many trainings it took."""
         sizes, n_trainings = self.sizes(case), 0
 
@@ -121,7 +131,7 @@ class FactCapacity(Study[Case]):
             n_trainings += len(accuracies)
             return {seed: Status.FEASIBLE if max(accuracies) >= self.config.goal else Status.INFEASIBLE}
 
-        n_facts = BEGIN[case.beta > 0] * sizes.n_parameters
+        n_facts = FIRST_GUESS[case.beta > 0] * sizes.n_parameters
         guess = n_facts ** (2 / 3 if self.config.table == "square" else 1 / 2)  # S R = S^(3/2), or S²
         return run_together({seed: bisect(guess, self.config.resolution)}, ask)[seed], n_trainings
 
@@ -181,7 +191,7 @@ class FactCapacity(Study[Case]):
             y=f"facts stored (accuracy ≥ {self.config.goal:g})",
             guides={f"{theory.FACTS_PER_PARAMETER:g} facts per parameter": lambda n: theory.FACTS_PER_PARAMETER * n},
         )
-        if len({x for curve in curves.values() for x in curve.x}) > MANY:
+        if len({x for curve in curves.values() for x in curve.x}) > MAX_TICKS:
             figure.update_xaxes(tickmode="auto", tickvals=None, ticktext=None)
         yield "facts_by_parameters", figure
 
@@ -191,10 +201,10 @@ def _of_group(table: "pd.DataFrame", group: Group) -> "pd.DataFrame":
     return table[(table["group"] == group.name) & ~table["variant"]]
 
 
-def _cases_of(table: "pd.DataFrame") -> list[Case]:
+def _cases_of(table: "pd.DataFrame") -> list[FactCapacityCase]:
     """The case of every row."""
     return [_case_of(row) for row in table.itertuples()]
 
 
-def _case_of(row: Any) -> Case:
-    return Case(int(row.d), float(row.alpha), float(row.beta))
+def _case_of(row: Any) -> FactCapacityCase:
+    return FactCapacityCase(int(row.d), float(row.alpha), float(row.beta))

@@ -9,8 +9,6 @@ from toytf.config.footprint import DOUBLE, Need
 from toytf.config.sections import Unique
 from toytf.experiments.seeded import SeededConfig
 
-Scale = Annotated[float, Field(gt=0, lt=1)]
-
 SMALLEST = 1e-30
 """The smallest α: less is hardly a number in float32."""
 
@@ -42,7 +40,9 @@ class FactDynamicsConfig(SeededConfig):
     lr: PositiveFloat = 0.1
     """Learning rate. Times are proportional to 1/lr."""
     steps: PositiveInt = 8192
-    init_scales: Annotated[tuple[Scale, ...], Unique] = Field(default=(1e-5,), min_length=1)
+    init_scales: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Unique] = Field(
+        default=(1e-5,), min_length=1
+    )
     """Initial weights α; the training is done once for each. Metrics of the smallest, which is nearest to the theory,
     have plain names, those of another end in it: stage/relation/a0.01."""
     initial: Literal["equal", "theory"] = "equal"

@@ -17,20 +17,20 @@ from tasks.factual.dynamics.measures import (
     STAGE,
     Comparisons,
     Curve,
-    Evaluation,
+    FactEvaluation,
     attention_weights,
     evaluate,
     floors,
     stages,
 )
 from tasks.factual.dynamics.model import (
-    Facts,
-    Weights,
+    FactBatch,
+    LinearAttentionWeights,
     constant_weights,
     fact_counts,
     negative_gradients,
     predict,
-    sample,
+    sample_facts,
     with_noise,
 )
 from tasks.factual.table import FactTable, random_table, structured_table
@@ -53,7 +53,7 @@ def fact_table(config: FactDynamicsConfig, seed: int) -> FactTable:
 
 def trajectory(
     config: FactDynamicsConfig, alpha: float, seed: int, table: FactTable
-) -> Iterator[tuple[int, Weights, Facts]]:
+) -> Iterator[tuple[int, LinearAttentionWeights, FactBatch]]:
     """Step, weights, and sequences to evaluate them on, at every evaluation: the start, on the way, and the end.
 
     A flow is small and needs float64, which not every device has: it stays on the CPU.
@@ -66,13 +66,13 @@ def trajectory(
     noise = config.n_noise, config.seq_len
     all_facts = fact_counts(table, *noise)
 
-    def batch(step: int) -> Facts:
+    def batch(step: int) -> FactBatch:
         if flow:
             return all_facts
         assert config.batch_size is not None
-        return sample(answers, config.batch_size, *noise, generator(seed, "train", step, device=device))
+        return sample_facts(answers, config.batch_size, *noise, generator(seed, "train", step, device=device))
 
-    def held_out(step: int) -> Facts:
+    def held_out(step: int) -> FactBatch:
         random = generator(seed, "evaluation", step, device=device)
         return all_facts if flow else with_noise(pairs, answers, *noise, random)
 
@@ -87,13 +87,13 @@ def trajectory(
 
 
 @dataclass(frozen=True)
-class Scale:
+class InitScale:
     """The initial weights α."""
 
     alpha: float
 
 
-class FactDynamics(Study[Scale]):
+class FactDynamics(Study[InitScale]):
     """Train from every initial scale, and date the stages."""
 
     config: FactDynamicsConfig
@@ -107,19 +107,19 @@ class FactDynamics(Study[Scale]):
         """The smallest scale, which is nearest to the theory."""
         return {"alpha": min(self.config.init_scales)}
 
-    def cases(self) -> Sequence[Scale]:
+    def cases(self) -> Sequence[InitScale]:
         """Every scale."""
-        return [Scale(alpha) for alpha in self.config.init_scales]
+        return [InitScale(alpha) for alpha in self.config.init_scales]
 
-    def measure(self, case: Scale, seed: int) -> list[Measurement]:
+    def measure(self, case: InitScale, seed: int) -> list[Measurement]:
         """What there is at the last step."""
         *_, (_, found) = self.steps(case, seed)
         return found
 
-    def steps(self, case: Scale, seed: int) -> Iterator[tuple[int, list[Measurement]]]:
+    def steps(self, case: InitScale, seed: int) -> Iterator[tuple[int, list[Measurement]]]:
         """Every evaluation, and with the last what the whole curve says."""
         config, alpha, table = self.config, case.alpha, fact_table(self.config, seed)
-        evaluations: dict[int, Evaluation] = {}
+        evaluations: dict[int, FactEvaluation] = {}
         comparisons, start = None, None
         for step, weights, facts in trajectory(config, alpha, seed, table):
             check_stop()

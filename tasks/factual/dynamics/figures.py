@@ -23,7 +23,7 @@ PLACES = {
 FLOORS = {"marginal": "H(a)", "relation_only": "H(a|r)", "subject_only": "H(a|s)"}
 STAGES = {"marginal": "frequencies", "relation": "relations", "subject": "subjects"}
 
-SHOWN = 13
+MAX_SHOWN = 13
 """Steps in the table of probabilities."""
 
 
@@ -53,7 +53,7 @@ def probabilities(table: pd.DataFrame) -> Any:
     """Where the probability lies: mean over seeds, at evenly spaced evaluations."""
     rows = table[table["group"] == PROBABILITY.name]
     means = rows.groupby(["step", "place"])["value"].mean().unstack()[[*PLACES]]
-    shown = means.iloc[np.unique(np.linspace(0, len(means) - 1, SHOWN).round().astype(int))]
+    shown = means.iloc[np.unique(np.linspace(0, len(means) - 1, MAX_SHOWN).round().astype(int))]
     columns = {f"{step}": list(values) for step, values in zip(shown.index, shown.to_numpy(), strict=True)}
     figure = fractions(columns, list(PLACES.values()), "Where the probability lies")
     return figure.update_xaxes(type="category", title="step")

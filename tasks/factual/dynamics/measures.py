@@ -11,53 +11,75 @@ from scipy.special import entr
 from torch import Tensor
 
 from tasks.factual.dynamics.config import FactDynamicsConfig
-from tasks.factual.dynamics.model import Facts, Weights
+from tasks.factual.dynamics.model import FactBatch, LinearAttentionWeights
 from tasks.factual.table import FactTable
 from toytf import theory
 from toytf.fits import log_slope
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.task import EVAL, FLOOR
 
-LOSS = replace(EVAL, variants=("alpha",))
+LOSS = replace(
+    EVAL,
+    variants=("alpha",),
+    headline=(Headline("fact_accuracy", "accuracy on facts"), Headline("fact_loss", "loss on facts (nats)")),
+)
 PROBABILITY = Group(
     "probability", "Where the probability lies",
     "On the plateau most of it is on wrong answers of the right relation: facts that are made up.",
     variants=("alpha",),
+    headline=(),
 )  # fmt: skip
 DISTANCE = Group(
     "tv", "Distance of the answers from p(a|r), p(a|s), p(a)",
     "Near 0 for p(a|r), the model knows the relation and nothing about the subject.",
     unit="total variation", variants=("alpha",),
+    headline=(),
 )  # fmt: skip
 STAGE = Group(
     "stage", "Step at which a part of the facts is learned",
     "The first evaluation at which half of its loss is gone.",
     format="whole", variants=("alpha",),
+    headline=(
+        Headline("relation", "step at which relations are half learned"),
+        Headline("subject", "step at which subjects are half learned"),
+        Headline("within_set", "step at which facts are half learned, given the relation"),
+    ),
 )  # fmt: skip
 OVER_THEORY = Group(
-    "over_theory", "Measured / theory", "1 if a stage comes when theory expects it.", variants=("alpha",)
-)
+    "over_theory", "Measured / theory", "1 if a stage comes when theory expects it.", variants=("alpha",),
+    headline=(),
+)  # fmt: skip
 PLATEAU = Group(
     "plateau", "The plateau at H(a|r), where answers are made up",
     "Relations are known and subjects are not: the loss stays at H(a|r), and answers are plausible but mostly wrong.",
     variants=("alpha",),
+    headline=(
+        Headline("start", "first step of the plateau: answers are made up"),
+        Headline("end", "last step of the plateau"),
+        Headline("loss", "loss on the plateau; theory: H(a|r), the relation is known"),
+        Headline("accuracy", "accuracy on the plateau"),
+    ),
 )  # fmt: skip
 CLOSEST = Group(
     "closest", "Smallest distance of the answers from what one part tells",
     "Near 0, there was a time at which the model knew just that part.",
     unit="total variation", variants=("alpha",),
+    headline=(),
 )  # fmt: skip
 TAIL = Group(
     "tail", "In the end the loss falls like 1/t to the power of", "About 1 once the facts are learned.",
     variants=("alpha", "error"),
+    headline=(),
 )  # fmt: skip
 WEIGHTS = Group(
     "weights", "Attention w by kind of token", "Subjects and relations gain weight, noise stays where it began.",
     variants=("alpha",),
+    headline=(),
 )  # fmt: skip
 CONSERVED = Group(
     "conserved", "Drift of w² − ΣW²", "A gradient flow conserves it; steps of finite size do nearly.",
     variants=("alpha",),
+    headline=(),
 )  # fmt: skip
 
 CLOSE = 0.05
@@ -71,7 +93,7 @@ UNEVEN = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class FactEvaluation:
     """Means over sequences, at one step."""
 
     loss: Mapping[str, float]
@@ -106,7 +128,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """What was evaluated over the steps; distances and accuracy as in `Evaluation`."""
+    """What was evaluated over the steps; distances and accuracy as in `FactEvaluation`."""
 
     step: Float[np.ndarray, "evaluation"]
     loss: Mapping[str, Float[np.ndarray, "evaluation"]]
@@ -114,7 +136,7 @@ class Curve:
     accuracy: Float[np.ndarray, "evaluation"] | None
 
     @classmethod
-    def of(cls, by_step: Mapping[int, Evaluation]) -> "Curve":
+    def of(cls, by_step: Mapping[int, FactEvaluation]) -> "Curve":
         """The evaluations, by step."""
         found = [*by_step.values()]
         accuracies = [one.accuracy for one in found if one.accuracy is not None]
@@ -144,7 +166,7 @@ class Comparisons:
     """p(a)."""
 
     @classmethod
-    def of(cls, table: FactTable, facts: Facts) -> "Comparisons":
+    def of(cls, table: FactTable, facts: FactBatch) -> "Comparisons":
         """In the order of `FactTable.pairs`, as often as there are draws, on the device of the sequences."""
         place = (table.sets.cumsum(1) - 1)[table.sets.argmax(0), np.arange(table.n_answers)]
         s, r = table.pairs.T
@@ -169,7 +191,7 @@ class Comparisons:
 
 def evaluate(
     log_p: Float[Tensor, "n A"], answers: Int[Tensor, "n"], comparisons: Comparisons, *, accuracy: bool
-) -> Evaluation:
+) -> FactEvaluation:
     """Losses of the fact and of its parts, where the probability lies, and how far p̂ is from p(a|…): means.
 
     fact: −ln p̂(a*);   relation: −ln p̂(A_r);   subject: −ln p̂({a: a has in its set the place that a* has in A_r})
@@ -197,7 +219,7 @@ def evaluate(
     distance = {part: (p - q).abs().sum(1) / 2 for part, q in known.items()}
     by_role, by_place, by_part = _means(loss, probability, distance)
     is_right = float((log_p.argmax(1) == answers).float().mean()) if accuracy else None
-    return Evaluation(by_role, by_place, by_part, is_right)
+    return FactEvaluation(by_role, by_place, by_part, is_right)
 
 
 def _means(*groups: Mapping[str, Tensor]) -> list[dict[str, float]]:
@@ -257,7 +279,9 @@ def floors(table: FactTable) -> Iterator[Measurement]:
         yield FLOOR.measurement(entropy, role="fact", quantity="loss", heuristic=known)
 
 
-def attention_weights(config: FactDynamicsConfig, start: Weights, end: Weights) -> Iterator[Measurement]:
+def attention_weights(
+    config: FactDynamicsConfig, start: LinearAttentionWeights, end: LinearAttentionWeights
+) -> Iterator[Measurement]:
     """Mean w of each kind of token in the end, and how far the steps have moved what a flow conserves."""
     S, R = config.n_subjects, config.n_relations
     kinds = {"subject": end.w[:S], "relation": end.w[S : S + R], "noise": end.w[S + R : -1], "end": end.w[-1:]}

@@ -16,15 +16,15 @@ from tasks.factual.table import FactTable
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class LinearAttentionWeights:
     """Attention w(z) and values W(z, a)."""
 
     w: Float[Tensor, "token"]
     W: Float[Tensor, "token answer"]
 
-    def stepped(self, lr: float, along: "Weights") -> "Weights":
+    def stepped(self, lr: float, along: "LinearAttentionWeights") -> "LinearAttentionWeights":
         """θ + lr · direction."""
-        return Weights(torch.add(self.w, along.w, alpha=lr), torch.add(self.W, along.W, alpha=lr))
+        return LinearAttentionWeights(torch.add(self.w, along.w, alpha=lr), torch.add(self.W, along.W, alpha=lr))
 
     @property
     def invariant(self) -> Float[Tensor, "token"]:
@@ -33,20 +33,22 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class FactBatch:
     """Sequences as token counts, and the answers to them."""
 
     counts: Float[Tensor, "n token"]
     answers: Int[Tensor, "n"]
 
 
-def constant_weights(like: Facts, n_answers: int, *, attention: float, value: float) -> Weights:
+def constant_weights(like: FactBatch, n_answers: int, *, attention: float, value: float) -> LinearAttentionWeights:
     """w = attention, W = value for every token of these facts."""
     n_tokens = like.counts.shape[1]
-    return Weights(like.counts.new_full((n_tokens,), attention), like.counts.new_full((n_tokens, n_answers), value))
+    return LinearAttentionWeights(
+        like.counts.new_full((n_tokens,), attention), like.counts.new_full((n_tokens, n_answers), value)
+    )
 
 
-def fact_counts(table: FactTable, n_noise: int, seq_len: int) -> Facts:
+def fact_counts(table: FactTable, n_noise: int, seq_len: int) -> FactBatch:
     """Each pair (s, r) once, subject by subject, in float64; noise tokens at their mean counts (T−3)/n_noise."""
     S, R = table.n_subjects, table.n_relations
     s, r = torch.arange(S).repeat_interleave(R), torch.arange(R).repeat(S)
@@ -54,12 +56,12 @@ def fact_counts(table: FactTable, n_noise: int, seq_len: int) -> Facts:
     counts.scatter_(1, torch.stack([s, S + r], dim=1), 1.0)
     counts[:, S + R : -1] = (seq_len - 3) / max(n_noise, 1)
     counts[:, -1] = 1.0
-    return Facts(counts, torch.as_tensor(table.answers).flatten())
+    return FactBatch(counts, torch.as_tensor(table.answers).flatten())
 
 
 def with_noise(
     pairs: Int[Tensor, "n 2"], answers: Int[Tensor, "S R"], n_noise: int, seq_len: int, random: torch.Generator
-) -> Facts:
+) -> FactBatch:
     """A sequence for each pair (s, r), with T−3 noise tokens, i.i.d. uniform; in float32."""
     (S, R), n, device = answers.shape, len(pairs), random.device
     s, r = pairs.T
@@ -68,21 +70,21 @@ def with_noise(
     tokens = torch.cat([torch.stack([s, S + r, end], dim=1), noise], dim=1)
     counts = torch.zeros(n, S + R + n_noise + 1, device=device)
     counts.scatter_add_(1, tokens, torch.ones(tokens.shape, device=device))
-    return Facts(counts, answers[s, r])
+    return FactBatch(counts, answers[s, r])
 
 
-def sample(answers: Int[Tensor, "S R"], n: int, n_noise: int, seq_len: int, random: torch.Generator) -> Facts:
+def sample_facts(answers: Int[Tensor, "S R"], n: int, n_noise: int, seq_len: int, random: torch.Generator) -> FactBatch:
     """n fresh sequences: s, r and all noise uniform."""
     pairs = [torch.randint(size, (n,), generator=random, device=random.device) for size in answers.shape]
     return with_noise(torch.stack(pairs, dim=1), answers, n_noise, seq_len, random)
 
 
-def predict(weights: Weights, counts: Float[Tensor, "n token"]) -> Float[Tensor, "n answer"]:
+def predict(weights: LinearAttentionWeights, counts: Float[Tensor, "n token"]) -> Float[Tensor, "n answer"]:
     """ln p̂(a) of every sequence."""
     return (counts @ (weights.w[:, None] * weights.W)).log_softmax(1)
 
 
-def negative_gradients(weights: Weights, facts: Facts) -> Weights:
+def negative_gradients(weights: LinearAttentionWeights, facts: FactBatch) -> LinearAttentionWeights:
     """−∇ of the mean cross-entropy.
 
     G_z(a) = mean[n_z (1{a=a*} − p̂_a)];   −∂/∂W(a, z) = w(z) G_z(a),   −∂/∂w(z) = Σ_a W(a, z) G_z(a)
@@ -92,4 +94,4 @@ def negative_gradients(weights: Weights, facts: Facts) -> Weights:
     surprise.scatter_add_(1, facts.answers[:, None], surprise.new_full((len(surprise), 1), -1.0))
     G = facts.counts.T @ surprise
     G /= -len(surprise)
-    return Weights((W * G).sum(1), w * G)
+    return LinearAttentionWeights((W * G).sum(1), w * G)

@@ -10,11 +10,14 @@ from tasks.factual.capacity.config import N_ANSWERS
 from tasks.factual.grid.config import FactGridConfig
 from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
 from toytf.experiments.study import Study
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Headline, Measurement
 from toytf.runs import Run
 from toytf.tidy import over_seeds
 
-ACCURACY = Group("accuracy", "Best accuracy", "Of all trainings of a model on the table; 1 if it knows every fact.")
+ACCURACY = Group(
+    "accuracy", "Best accuracy", "Of all trainings of a model on the table; 1 if it knows every fact.",
+    headline=(Headline("*", "best accuracy with {n_heads} heads and {width} hidden units"),),
+)  # fmt: skip
 
 PAPER = 32
 """S = R = d of the heat map of Nichani et al. 2024, Fig. 4."""

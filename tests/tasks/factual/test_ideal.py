@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks.factual.config import FactualConfig
-from tasks.factual.ideal import group_size, head_groups, tokens_that_ask, write_ideal
+from tasks.factual.ideal import group_size, head_groups, query_tokens, write_ideal
 from tasks.factual.ideal_values import answers_of_tokens
 from tasks.factual.table import random_table
 from tasks.factual.task import FactualTask
@@ -209,7 +209,7 @@ def test_a_head_with_more_room_than_dimensions_has_no_more_tokens_than_have_dual
     task = the_task((20, 4, 2), last=last, n_noise=1)
     model = ideal(task, 16, (3, 32), 64)
     assert group_size(task, model) == size
-    phi, rests = model.embed.W_E.detach(), tokens_that_ask(task)
+    phi, rests = model.embed.W_E.detach(), query_tokens(task)
     for W_OV, group in zip(model.W_OV(0).detach(), head_groups(task, size, 3), strict=True):
         torch.testing.assert_close(phi[group] @ W_OV, phi[group], rtol=0, atol=1e-8)
         assert float((phi[[z for z in rests if z not in group]] @ W_OV).abs().sum()) < 1e-8
@@ -219,7 +219,7 @@ def test_a_head_with_more_room_than_dimensions_has_no_more_tokens_than_have_dual
 
 def test_tokens_that_ask_leave_a_dimension_free() -> None:
     task = the_task((4, 16, 2), last="relation", n_noise=1)
-    with pytest.raises(UserError, match=r"16 tokens can stand last.*model.d_model: at least 17, got 16"):
+    with pytest.raises(UserError, match=r"16 tokens can come last.*model.d_model: at least 17, got 16"):
         ideal(task, 16, (32, 1))
 
 

@@ -18,7 +18,7 @@ from toytf.experiments.process import cpu_threads
 from toytf.experiments.study import Found, Study, factors
 from toytf.figures import scaling_curves, series
 from toytf.fits import power_law
-from toytf.measurement import Group, Measurement, Quantity
+from toytf.measurement import Group, Headline, Measurement, Quantity
 from toytf.memory.builders import AdamOptions, RuleInputs
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rules import RULES
@@ -33,24 +33,34 @@ from toytf.tidy import over_seeds
 STORED = Group(
     "capacity", "Associations stored", "How many pairs a rule stores, beside what theory predicts for random vectors.",
     variants=("end",),
+    headline=(
+        Headline("*", "pairs stored by {rule}, width {width}, at d = {d}"),
+        Headline("*", "pairs stored by {rule} at d = {d}"),
+    ),
 )  # fmt: skip
-OVER_THEORY = Group("over_theory", "Measured / theory", "At 1 the prediction is exact.")
+OVER_THEORY = Group("over_theory", "Measured / theory", "At 1 the prediction is exact.", headline=())
 LOAD = Group(
     "load", "Load p log p / (d_in d_out) of p pairs",
     "For the best weights it falls with the dimension, slowly, towards 1/2.",
+    headline=(),
 )  # fmt: skip
-FACTS = Group("facts_per_parameter", "Associations per parameter", "Pairs stored per weight.")
-BITS = Group("bits_per_parameter", "Bits per parameter", "Bits that the stored answers take, per weight.")
+FACTS = Group("facts_per_parameter", "Associations per parameter", "Pairs stored per weight.", headline=())
+BITS = Group("bits_per_parameter", "Bits per parameter", "Bits that the stored answers take, per weight.", headline=())
 EXPONENT = Group(
     "exponent", "Capacity grows like dimension to the power of", "2 means that capacity is proportional to the number "
     "of weights of a square matrix.", variants=("error",),
+    headline=(
+        Headline("*", "power of d that pairs grow with, {rule}, width {width}"),
+        Headline("*", "power of d that pairs grow with, {rule}"),
+    ),
 )  # fmt: skip
 WIDTH_EXPONENT = Group(
     "width_exponent", "Capacity grows like width to the power of", "1 means that twice the width stores twice as much.",
     variants=("error",),
+    headline=(Headline("*", "power of the width that pairs grow with, {rule}, d = {d}"),),
 )  # fmt: skip
 
-NEAR = 0.05
+TINY_MARGIN = 0.05
 """A margin this small means that capacity is within some percent: there, not knowing is an answer."""
 
 WORTH_TWO_THREADS = 2**24
@@ -58,7 +68,7 @@ WORTH_TWO_THREADS = 2**24
 
 
 @dataclass(frozen=True)
-class Case:
+class CapacityCase:
     """One rule at one size."""
 
     rule: str
@@ -91,23 +101,23 @@ class Case:
         return Quantity(STORED, at=factors(self)).label
 
 
-class Capacity(Study[Case]):
+class Capacity(Study[CapacityCase]):
     """Searches the capacity of every case, then fits exponents."""
 
     config: CapacityConfig
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[CapacityCase]:
         """Every rule at every size, and width if it has one."""
         for rule in self.config.rules:
             for size in self.config.dimensions:
                 for width in self.config.widths if RULES[rule].width != "none" else (None,):
-                    yield Case(rule, size, width)
+                    yield CapacityCase(rule, size, width)
 
-    def measure(self, case: Case, seed: int) -> Iterator[Measurement]:
+    def measure(self, case: CapacityCase, seed: int) -> Iterator[Measurement]:
         """Capacity, load, facts and bits per parameter of one case and seed."""
         return self._measurements(case, self._brackets(case, [seed])[seed])
 
-    def seeds(self, case: Case, seeds: Sequence[int]) -> Iterator[tuple[int, int, Found]]:
+    def seeds(self, case: CapacityCase, seeds: Sequence[int]) -> Iterator[tuple[int, int, Found]]:
         """Seed by seed; all at once where the solver decides, which takes them as one batch."""
         if RULES[case.rule].search != "certified":
             yield from super().seeds(case, seeds)
@@ -144,7 +154,7 @@ class Capacity(Study[Case]):
         side = {factors(case)["d"]: case.side for case in self.cases()}
         return stored.assign(side=[side[d] for d in stored["d"]])
 
-    def _brackets(self, case: Case, seeds: Sequence[int]) -> Mapping[int, Bracket]:
+    def _brackets(self, case: CapacityCase, seeds: Sequence[int]) -> Mapping[int, Bracket]:
         """Search the capacity of a case in several seeds."""
         predicted = predicted_capacity(self.config, case)
         guess = _first_guess(self.config, case) if predicted is None else predicted
@@ -153,7 +163,7 @@ class Capacity(Study[Case]):
                 return {seed: _half_point(self.config, case, seed, guess) for seed in seeds}
             return _search(self.config, case, seeds, guess)
 
-    def _measurements(self, case: Case, bracket: Bracket) -> Iterator[Measurement]:
+    def _measurements(self, case: CapacityCase, bracket: Bracket) -> Iterator[Measurement]:
         config, p, predicted = self.config, bracket.estimate, predicted_capacity(self.config, case)
         yield STORED.measurement(p, theory=predicted)
         if bracket.feasible:
@@ -175,7 +185,7 @@ class Capacity(Study[Case]):
             )
 
 
-def predicted_capacity(config: CapacityConfig, case: Case) -> float | None:
+def predicted_capacity(config: CapacityConfig, case: CapacityCase) -> float | None:
     """What theory predicts for this case; None where it tells nothing about finite sizes."""
     rule, n_answers = RULES[case.rule], config.data.n_answers
     if min(case.d_in, case.d_out) == 1:
@@ -195,7 +205,7 @@ def _limit(d: float) -> float:
     return theory.asymptotic_capacity(1, 1, constant=d**2 / 2)
 
 
-def _first_guess(config: CapacityConfig, case: Case) -> float:
+def _first_guess(config: CapacityConfig, case: CapacityCase) -> float:
     """Where to begin when there is no prediction: the order of magnitude of a one-shot rule."""
     rule = RULES[case.rule]
     if config.data.n_answers is not None:
@@ -205,7 +215,7 @@ def _first_guess(config: CapacityConfig, case: Case) -> float:
     return max(2.0, 0.05 * case.d_in * min(case.d_out, case.width or case.d_out))
 
 
-def _stream(config: CapacityConfig, case: Case, seed: int, draw: int = 0) -> AssociationStream:
+def _stream(config: CapacityConfig, case: CapacityCase, seed: int, draw: int = 0) -> AssociationStream:
     return AssociationStream(
         seed,
         case.d_in,
@@ -218,7 +228,7 @@ def _stream(config: CapacityConfig, case: Case, seed: int, draw: int = 0) -> Ass
     )
 
 
-def _search(config: CapacityConfig, case: Case, seeds: Iterable[int], guess: float) -> dict[int, Bracket]:
+def _search(config: CapacityConfig, case: CapacityCase, seeds: Iterable[int], guess: float) -> dict[int, Bracket]:
     """Bisection of one stream per seed, all seeds in step."""
     rule, streams = RULES[case.rule], {seed: _stream(config, case, seed) for seed in seeds}
 
@@ -236,12 +246,12 @@ def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> d
     stacked = StorageProblem.stack([*problems.values()])
     decisions = decide(stacked, tolerance=config.tolerance, iterations=config.iterations)
     for n, decision in zip(stacked.n.tolist(), decisions, strict=True):
-        if decision.status is Status.UNKNOWN and decision.margin_upper > NEAR:
+        if decision.status is Status.UNKNOWN and decision.margin_upper > TINY_MARGIN:
             raise UserError(f"iterations = {config.iterations} are too few to decide on {n} pairs: allow for more")
     return {seed: decision.status for seed, decision in zip(problems, decisions, strict=True)}
 
 
-def _try(config: CapacityConfig, case: Case, stream: AssociationStream, n: int) -> Status:
+def _try(config: CapacityConfig, case: CapacityCase, stream: AssociationStream, n: int) -> Status:
     """Look for a memory without a certificate: not found counts as infeasible, so the capacity is a lower bound."""
     goal = 1.0 if config.criterion == "all" else config.criterion
     inputs = RuleInputs(
@@ -254,7 +264,7 @@ def _try(config: CapacityConfig, case: Case, stream: AssociationStream, n: int) 
     return Status.FEASIBLE if RULES[case.rule].attempt(inputs).recall >= goal else Status.INFEASIBLE
 
 
-def _half_point(config: CapacityConfig, case: Case, seed: int, guess: float) -> Bracket:
+def _half_point(config: CapacityConfig, case: CapacityCase, seed: int, guess: float) -> Bracket:
     """Where half of many streams are stored (criterion all), or their mean recall falls to the criterion."""
     rule, streams = RULES[case.rule], [_stream(config, case, seed, draw) for draw in range(config.draws)]
 

@@ -12,7 +12,7 @@ from toytf.experiments.pairs import sides
 from toytf.experiments.storage.config import PairsConfig, StorageConfig
 from toytf.experiments.study import Drawn, Study
 from toytf.figures import histograms, ranked
-from toytf.measurement import Group, Measurement, Reference, Scalar
+from toytf.measurement import Group, Headline, Measurement, Reference, Scalar
 from toytf.memory.association import Association, Readable, exact
 from toytf.memory.builders import AdamOptions, RuleInputs
 from toytf.memory.measures import (
@@ -33,10 +33,14 @@ from toytf.runs import Run
 from toytf.stopping import check_stop
 from toytf.theory import fourth_moment_hebbian, hebbian_scores
 
-RECALL = Group("recall", "Recall, as a fraction of the pairs", "A pair is recalled if its right value scores highest.")
+RECALL = Group(
+    "recall", "Recall, as a fraction of the pairs", "A pair is recalled if its right value scores highest.",
+    headline=(Headline("*", "pairs recalled by {rule}"),),
+)  # fmt: skip
 LEMMA = Group(
     "lemma", "Largest difference from autograd", "The formula of a gradient step against the gradient itself: rounding "
     "errors are all that should be left.",
+    headline=(Headline("*", "largest difference from autograd, {rule}"),),
 )  # fmt: skip
 
 SCORES_OF, SPECTRUM_OF = "scores_{}", "spectrum_{}"
@@ -44,22 +48,22 @@ SCORES_OF, SPECTRUM_OF = "scores_{}", "spectrum_{}"
 
 
 @dataclass(frozen=True)
-class Case:
+class StorageCase:
     """One rule."""
 
     rule: str
 
 
-class Storage(Study[Case]):
+class Storage(Study[StorageCase]):
     """Builds and measures the memory of every rule."""
 
     config: StorageConfig
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[StorageCase]:
         """The rules."""
-        return [Case(rule) for rule in self.config.rules]
+        return [StorageCase(rule) for rule in self.config.rules]
 
-    def measure(self, case: Case, seed: int) -> Iterator[Measurement | Drawn]:
+    def measure(self, case: StorageCase, seed: int) -> Iterator[Measurement | Drawn]:
         """Recall, margins and scores of a memory; how full and how broad it is, if it is a matrix."""
         check_stop()
         rule, inputs = RULES[case.rule], rule_inputs(self.config, seed, case.rule)

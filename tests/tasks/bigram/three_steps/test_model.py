@@ -9,7 +9,7 @@ import torch
 
 from tasks.bigram.three_steps.config import ThreeStepsConfig
 from tasks.bigram.three_steps.experiment import STEPS, draw
-from tasks.bigram.three_steps.model import Vectors, Weights, forward, negative_gradient, sample
+from tasks.bigram.three_steps.model import InductionWeights, Vectors, forward, negative_gradient, sample_sequences
 from toytf import theory
 from toytf.config.plugins import load_config
 from toytf.randomness import generator
@@ -30,7 +30,7 @@ N, T, DRAWN = 7, 9, 40_000
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[torch.Tensor, torch.Tensor]:
-    return sample(DRAWN, N, T, generator(0, "distribution"))
+    return sample_sequences(DRAWN, N, T, generator(0, "distribution"))
 
 
 def test_the_trigger_occurs_exactly_twice_and_last(drawn: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -66,7 +66,7 @@ def softmax(scores: list[float]) -> np.ndarray:
     return e / e.sum()
 
 
-def by_hand(W: Weights, v: Vectors, z: list[int]) -> np.ndarray:
+def by_hand(W: InductionWeights, v: Vectors, z: list[int]) -> np.ndarray:
     """The logits of one sequence, position by position, as the formulas stand."""
     e, e_tilde, u, p = (rows.double().numpy() for rows in (v.e, v.e_tilde, v.u, v.p))
     W_OV2, W_KQ2, W_KQ1 = (W.W_OV2.double().numpy(), W.W_KQ2.double().numpy(), W.W_KQ1.double().numpy())
@@ -93,10 +93,10 @@ def by_hand(W: Weights, v: Vectors, z: list[int]) -> np.ndarray:
 def test_the_forward_is_the_formula(model: str, embedding: dict[str, Any]) -> None:
     config = configured(model=model, n_tokens=4, seq_len=5, **embedding)
     vectors = draw(config, 0)
-    zero = Weights.zero(vectors)
+    zero = InductionWeights.zero(vectors)
     random = generator(0, "weights")
-    weights = Weights(*(torch.randn(getattr(zero, name).shape, generator=random) for name in STEPS))
-    tokens, _ = sample(3, 4, 5, random)
+    weights = InductionWeights(*(torch.randn(getattr(zero, name).shape, generator=random) for name in STEPS))
+    tokens, _ = sample_sequences(3, 4, 5, random)
     logits, attention = forward(weights, vectors, tokens)
     torch.testing.assert_close(attention.sum(1), torch.ones(3))
     for sequence, found in zip(tokens.tolist(), logits, strict=True):
@@ -107,7 +107,9 @@ def test_from_zero_attention_is_uniform_and_every_answer_equally_likely() -> Non
     for model in ("clean", "residual"):
         config = configured(model=model, **TINY)
         vectors = draw(config, 0)
-        logits, attention = forward(Weights.zero(vectors), vectors, sample(8, 6, 6, generator(0, "x"))[0])
+        logits, attention = forward(
+            InductionWeights.zero(vectors), vectors, sample_sequences(8, 6, 6, generator(0, "x"))[0]
+        )
         assert not logits.any()
         torch.testing.assert_close(attention, torch.full((8, 6), 1 / 6))
 
@@ -136,8 +138,8 @@ def test_step_1_is_the_lemma_of_noisy_inputs() -> None:
     """−∂L/∂W_OV2 = mean (1{y=k} − 1/N) · mean_t 1{z_t=j}, to rounding in float32."""
     config = configured(**TINY)
     vectors = draw(config, 0)
-    tokens, answers = sample(500, 6, 6, generator(0, "x"))
-    G = negative_gradient("W_OV2", Weights.zero(vectors), vectors, iter([(tokens, answers)]))
+    tokens, answers = sample_sequences(500, 6, 6, generator(0, "x"))
+    G = negative_gradient("W_OV2", InductionWeights.zero(vectors), vectors, iter([(tokens, answers)]))
     onehot = torch.nn.functional.one_hot
     expected = (onehot(answers, 6) - 1 / 6).T @ onehot(tokens, 6).float().mean(1) / 500
     torch.testing.assert_close(G, expected, atol=1e-7, rtol=0)
@@ -145,8 +147,8 @@ def test_step_1_is_the_lemma_of_noisy_inputs() -> None:
 
 def test_chunks_are_means_over_all_sequences() -> None:
     vectors = draw(configured(**TINY), 0)
-    tokens, answers = sample(90, 6, 6, generator(0, "x"))
-    weights = replace(Weights.zero(vectors), W_OV2=torch.eye(6))
+    tokens, answers = sample_sequences(90, 6, 6, generator(0, "x"))
+    weights = replace(InductionWeights.zero(vectors), W_OV2=torch.eye(6))
     whole = negative_gradient("W_KQ2", weights, vectors, iter([(tokens, answers)]))
     parts = iter([(tokens[:20], answers[:20]), (tokens[20:], answers[20:])])
     torch.testing.assert_close(negative_gradient("W_KQ2", weights, vectors, parts), whole)
@@ -156,13 +158,13 @@ def test_chunks_are_means_over_all_sequences() -> None:
 def test_with_many_tokens_step_3_is_as_predicted_beyond_small_gains(beta_2: float) -> None:
     """N = 4000: random tokens almost never meet. 40,000 sequences: entries scatter by about 1 % of the largest."""
     N, T, beta_1 = 4000, 8, 0.5
-    tokens, _ = sample(40_000, N, T, generator(0, "many"))
+    tokens, _ = sample_sequences(40_000, N, T, generator(0, "many"))
     # Only the T tokens of a sequence matter, so that they are renamed 0 … 7, and N enters by the softmax alone.
     names = torch.arange(T).expand_as(tokens).clone()
     first = (tokens == tokens[:, -1:]).int().argmax(1)
     names[:, -1] = first
     vectors = Vectors(torch.eye(T), torch.eye(T), torch.eye(T), torch.eye(T))
-    weights = Weights(beta_1 * torch.eye(T), beta_2 * torch.eye(T), torch.zeros(T, T))
+    weights = InductionWeights(beta_1 * torch.eye(T), beta_2 * torch.eye(T), torch.zeros(T, T))
     W = weights.W_KQ1.clone().requires_grad_()
     logits, _ = forward(replace(weights, W_KQ1=W), vectors, names)
     everyone = torch.cat([logits, torch.zeros(len(logits), 1) + np.log(N - T)], dim=1)

@@ -13,7 +13,7 @@ import pytest
 import toytf
 from tasks.bigram.three_steps import experiment as three_steps
 from tasks.bigram.three_steps.config import ReadOutConfig, ThreeStepsConfig
-from tasks.bigram.three_steps.experiment import STEPS, Case, ThreeSteps, batches, draw, read, take_steps
+from tasks.bigram.three_steps.experiment import STEPS, ThreeSteps, ThreeStepsCase, batches, draw, read, take_steps
 from tasks.bigram.three_steps.model import negative_gradient
 from toytf import theory
 from toytf.config.plugins import load_config
@@ -242,13 +242,13 @@ def test_metrics_of_the_most_samples_have_plain_names(take: Run) -> None:
 
 def test_memory_does_not_grow_with_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = three_steps.sample
+    real = three_steps.sample_sequences
 
     def watched(n: int, *rest: Any) -> Any:
         asked.append(n)
         return real(n, *rest)
 
-    monkeypatch.setattr(three_steps, "sample", watched)
+    monkeypatch.setattr(three_steps, "sample_sequences", watched)
     config = configured(n_tokens=512, seq_len=16)
     assert sum(len(answers) for _, answers in batches(config, 1000, draw(config, 0), 0, "x")) == 1000
     assert max(asked) * 512 * 16 <= three_steps.CHUNK
@@ -271,7 +271,7 @@ def test_it_stops_between_steps() -> None:
     study = ThreeSteps(configured(**TINY))
     with stop_on_interrupt(), pytest.raises(Interrupted):
         signal.raise_signal(signal.SIGINT)
-        list(study.measure(Case(256), 0))
+        list(study.measure(ThreeStepsCase(256), 0))
 
 
 def test_gains_beyond_what_a_float_holds_end_the_run_with_a_sentence(take: Run) -> None:
@@ -295,14 +295,14 @@ def test_the_figures_show_what_was_measured_beside_the_theory(whole: toytf.Run, 
 
 
 def test_the_heat_maps_are_those_of_the_first_seed_at_the_most_samples(whole: toytf.Run) -> None:
-    (drawn,) = (found for found in ThreeSteps(whole.config).measure(Case(128), 0) if isinstance(found, Drawn))
+    (drawn,) = (found for found in ThreeSteps(whole.config).measure(ThreeStepsCase(128), 0) if isinstance(found, Drawn))
     maps, table = drawn.draw(), whole.table
     assert maps.to_json() == (whole.directory / "figures" / "signals.json").read_text()
     for panel, name in zip(maps.data[::2], STEPS, strict=True):
         entries = np.diagonal(panel.z, -1)[:-1] if name == "W_KQ1" else np.diagonal(panel.z)
         measured = table[(table["metric"] == f"signal/{name}") & (table["seed"] == 0)]["value"]
         assert entries.mean() == pytest.approx(measured.item())
-    assert not any(isinstance(found, Drawn) for found in ThreeSteps(whole.config).measure(Case(64), 0))
+    assert not any(isinstance(found, Drawn) for found in ThreeSteps(whole.config).measure(ThreeStepsCase(64), 0))
 
 
 def test_the_steps_are_not_taken_again_for_the_page(take: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import toytf
 from tasks.factual.capacity.config import FactCapacityConfig
-from tasks.factual.capacity.experiment import Case, FactCapacity
+from tasks.factual.capacity.experiment import FactCapacity, FactCapacityCase
 from tasks.factual.grid.config import FactGridConfig
 from tasks.factual.grid.experiment import boundary_places, paper_boundary
 from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
@@ -71,7 +71,7 @@ def capacity_study(**changes: Any) -> FactCapacity:
     return FactCapacity(capacity_config(**changes))
 
 
-def named(case: Case) -> str:
+def named(case: FactCapacityCase) -> str:
     return f"d{case.d}_a{case.alpha:g}_b{case.beta:g}"
 
 
@@ -105,13 +105,16 @@ def test_the_model_is_the_one_of_the_configs() -> None:
 
 def test_a_mix_says_what_a_model_has_of_attention_and_hidden_units() -> None:
     study = capacity_study(n_heads=8, dimensions=[32])
-    sizes = study.sizes(Case(32, 1.0, 2.0))
+    sizes = study.sizes(FactCapacityCase(32, 1.0, 2.0))
     assert sizes == Sizes(32, 8, 4, 64)
     assert sizes.n_parameters == 4 * 32 * 32 + 2 * 64 * 32
-    assert study.sizes(Case(45, 0.25, 0.5)) == Sizes(45, 8, 1, 22)  # rounded down
-    assert study.sizes(Case(16, 2.0, 0.0)).n_parameters == study.sizes(Case(16, 1.0, 2.0)).n_parameters
-    assert study.label(Case(32, 1.0, 2.0)) == "fact_capacity/d32_a1_b2"
-    assert study.label(Case(16, 2.0, 0.0)) == "fact_capacity/d16_a2_b0"
+    assert study.sizes(FactCapacityCase(45, 0.25, 0.5)) == Sizes(45, 8, 1, 22)  # rounded down
+    assert (
+        study.sizes(FactCapacityCase(16, 2.0, 0.0)).n_parameters
+        == study.sizes(FactCapacityCase(16, 1.0, 2.0)).n_parameters
+    )
+    assert study.label(FactCapacityCase(32, 1.0, 2.0)) == "fact_capacity/d32_a1_b2"
+    assert study.label(FactCapacityCase(16, 2.0, 0.0)) == "fact_capacity/d16_a2_b0"
 
 
 def test_tables_grow_by_their_rule() -> None:
@@ -155,7 +158,7 @@ def test_a_training_can_be_stopped_between_two_looks() -> None:
 
 
 def test_a_search_ends_between_a_table_that_was_learned_and_one_that_was_not() -> None:
-    study, case = capacity_study(), Case(8, 1.0, 2.0)
+    study, case = capacity_study(), FactCapacityCase(8, 1.0, 2.0)
     bracket, n_trainings = study.search(case, 0)
     assert bracket.infeasible is not None
     assert 2 <= bracket.feasible < bracket.infeasible
@@ -223,7 +226,7 @@ def test_if_even_the_smallest_table_fails_there_is_no_capacity(hopeless: toytf.R
 def test_a_case_that_fails_in_one_seed_is_marked_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the mean over seeds says how often it fails; what has a capacity in every seed is not marked."""
 
-    def search(study: FactCapacity, case: Case, seed: int) -> tuple[Bracket, int]:
+    def search(study: FactCapacity, case: FactCapacityCase, seed: int) -> tuple[Bracket, int]:
         return Bracket(1, 2, 1.5) if (case.d, seed) == (4, 1) else Bracket(2, 3, 2.5), 4
 
     monkeypatch.setattr(FactCapacity, "search", search)
@@ -349,7 +352,7 @@ def test_every_field_changes_what_is_found(field: str, searched: toytf.Run, tmp_
 
 
 def test_a_finer_resolution_asks_more(tiny: toytf.Run) -> None:
-    case = Case(8, 1.0, 2.0)
+    case = FactCapacityCase(8, 1.0, 2.0)
     fine, n_fine = capacity_study(resolution=0.01).search(case, 0)
     coarse, n_coarse = capacity_study(resolution=0.9).search(case, 0)
     assert n_fine >= n_coarse

@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 import toytf
 from tasks.factual.dynamics.config import FactDynamicsConfig
-from tasks.factual.dynamics.experiment import FactDynamics, Scale, fact_table
+from tasks.factual.dynamics.experiment import FactDynamics, InitScale, fact_table
 from tasks.factual.dynamics.measures import Comparisons, Curve, plateau, plateau_span
-from tasks.factual.dynamics.model import Facts
+from tasks.factual.dynamics.model import FactBatch
 from tasks.factual.table import structured_table
 from toytf import theory
 from toytf.config.plugins import load_config
@@ -242,7 +242,7 @@ class _NoFloat64(TorchDispatchMode):
 
 def test_laws_come_to_a_device_without_float64() -> None:
     table = structured_table(8, 2, 4)
-    facts = Facts(torch.zeros(32, 16, device="meta"), torch.zeros(32, dtype=torch.long, device="meta"))
+    facts = FactBatch(torch.zeros(32, 16, device="meta"), torch.zeros(32, dtype=torch.long, device="meta"))
     with _NoFloat64():
         comparisons = Comparisons.of(table, facts)
     assert comparisons.relation_set.dtype == torch.bool
@@ -342,7 +342,7 @@ def test_killed_after_any_row_and_resumed_it_ends_the_same(
 
 
 def test_it_stops_between_evaluations() -> None:
-    steps = FactDynamics(configured(**TINY)).steps(Scale(1e-3), 0)
+    steps = FactDynamics(configured(**TINY)).steps(InitScale(1e-3), 0)
     with stop_on_interrupt():
         assert next(steps)[0] == 0
         signal.raise_signal(signal.SIGINT)

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from tasks.factual.dynamics.model import (
-    Facts,
-    Weights,
+    FactBatch,
+    LinearAttentionWeights,
     constant_weights,
     fact_counts,
     negative_gradients,
     predict,
-    sample,
+    sample_facts,
 )
 from tasks.factual.table import FactTable, random_table, structured_table
 from toytf.models.config import ModelConfig
@@ -28,14 +28,14 @@ def table() -> FactTable:
 
 
 @pytest.fixture
-def weights() -> Weights:
+def weights() -> LinearAttentionWeights:
     random = generator(0, "weights")
     w, W = (torch.randn(shape, generator=random, dtype=torch.float64) for shape in ((V,), (V, A)))
-    return Weights(w, W)
+    return LinearAttentionWeights(w, W)
 
 
-def drawn(table: FactTable, n: int, seed: int = 0) -> Facts:
-    return sample(torch.as_tensor(table.answers), n, NOISE, T, generator(seed, "sequences"))
+def drawn(table: FactTable, n: int, seed: int = 0) -> FactBatch:
+    return sample_facts(torch.as_tensor(table.answers), n, NOISE, T, generator(seed, "sequences"))
 
 
 def test_a_sequence_has_a_subject_a_relation_an_end_and_noise(table: FactTable) -> None:
@@ -63,18 +63,18 @@ def test_every_fact_stands_once_in_the_order_of_the_pairs(table: FactTable) -> N
     assert bool((facts.counts.sum(1) == T).all())
 
 
-def test_gradients_are_those_of_autograd(table: FactTable, weights: Weights) -> None:
+def test_gradients_are_those_of_autograd(table: FactTable, weights: LinearAttentionWeights) -> None:
     batch = drawn(table, 50)
-    for facts in (Facts(batch.counts.double(), batch.answers), fact_counts(table, NOISE, T)):
+    for facts in (FactBatch(batch.counts.double(), batch.answers), fact_counts(table, NOISE, T)):
         w, W = weights.w.clone().requires_grad_(), weights.W.clone().requires_grad_()
-        loss = torch.nn.functional.nll_loss(predict(Weights(w, W), facts.counts), facts.answers)
+        loss = torch.nn.functional.nll_loss(predict(LinearAttentionWeights(w, W), facts.counts), facts.answers)
         expected = torch.autograd.grad(loss, (w, W))
         found = negative_gradients(weights, facts)
         torch.testing.assert_close(found.w, -expected[0])
         torch.testing.assert_close(found.W, -expected[1])
 
 
-def test_it_is_a_toy_transformer_with_linear_attention(weights: Weights) -> None:
+def test_it_is_a_toy_transformer_with_linear_attention(weights: LinearAttentionWeights) -> None:
     """One layer without residual, one-hot vectors, W_KQ[end, z] = w(z), W_OV[z, a] = W(z, a); order is free."""
     attention = {"kind": "linear", "kq": "joint", "ov": "joint", "scale": 1.0, "residual": False}
     config = ModelConfig.model_validate(
@@ -99,7 +99,7 @@ def test_it_is_a_toy_transformer_with_linear_attention(weights: Weights) -> None
     torch.testing.assert_close(model(tokens)[:, -1].log_softmax(1), predict(weights, counts))
 
 
-def test_a_small_step_conserves_w2_less_W2_to_first_order(table: FactTable, weights: Weights) -> None:
+def test_a_small_step_conserves_w2_less_W2_to_first_order(table: FactTable, weights: LinearAttentionWeights) -> None:
     facts = fact_counts(table, NOISE, T)
     change = {
         lr: float((weights.stepped(lr, negative_gradients(weights, facts)).invariant - weights.invariant).abs().max())
@@ -120,6 +120,6 @@ def test_what_a_balanced_table_says_nothing_about_stays_as_it_was() -> None:
 
 def test_without_noise_there_is_nothing_but_the_fact() -> None:
     table = random_table(3, 2, 2, seed=1)
-    facts = sample(torch.as_tensor(table.answers), 10, 0, 3, generator(0, "short"))
+    facts = sample_facts(torch.as_tensor(table.answers), 10, 0, 3, generator(0, "short"))
     assert facts.counts.shape == (10, 3 + 2 + 1)
     assert bool((facts.counts.sum(1) == 3).all())
