@@ -40,9 +40,9 @@ class Headline(NamedTuple):
     """Metrics that belong in the short table at the end of a run, and what they are in a phrase."""
 
     label: str
-    """The name of a metric without its group; or a pattern, such as `*`, and its factors follow the phrase."""
+    """The name of a metric without its group, or a pattern of names: `induction`, `*_min`."""
     phrase: str
-    """Said before the name of the metric: "layer 1 attends to the token before"."""
+    """What it is, which is said before its name; factors in braces: `pairs that {rule} stores at d = {d}`."""
     rank: int = 0
     """If there are too many, those of rank 0 come first, then those of rank 1 …"""
 

@@ -2,7 +2,7 @@
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from toytf.report.story import Story, first_row
@@ -25,7 +25,11 @@ class Experiment(ABC):
 
     def story(self, run: Run) -> Story:
         """What the end of the run and its page say: a sentence or two, and what to do next."""
-        return Story(first_row(run), self.next_step(run))
+        return Story(tuple(self.findings(run)), self.next_step(run))
+
+    def findings(self, run: Run) -> Iterable[str]:
+        """What came out of it, in a sentence or two with numbers of the run."""
+        return first_row(run)
 
     def next_step(self, run: Run) -> str:
         """A command, and what it does."""

@@ -28,6 +28,7 @@ from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
 from toytf.measurement import KINDS, Group, Measurement, Quantity, Reference, Scalar, as_row, flat, plain_scalar
 from toytf.report.page import write_report
+from toytf.report.story import counted, first_row
 from toytf.report.terminal import CaseLine
 from toytf.runs import Run
 from toytf.runs.rows import MetricsFile, Row
@@ -94,6 +95,11 @@ class Study(Experiment, Generic[C]):
 
         varied = dict.fromkeys(factor for case in self.cases() for factor in factors(case))
         yield from group_figures(run.table, run.columns, list(varied))
+
+    def findings(self, run: Run) -> Iterable[str]:
+        """What came out of it; by default how many cases were measured, and the first row of the short table."""
+        cases, seeds = counted(len(list(self.cases())), "case"), counted(len(self.config.seeds), "seed")
+        return (f"Measured {cases} in {seeds}.", *first_row(run))
 
     def run(self, run: Run) -> None:
         """Measure what is not measured yet, conclude, then write summary and page."""

@@ -7,6 +7,7 @@ after those that are declared.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from string import Formatter
 
 from toytf.measurement import Headline, Quantity
 from toytf.report.table import TableRow, TableSection, columns, summary_table
@@ -70,10 +71,11 @@ def short_table(summary: Mapping[str, float], known: Mapping[str, Quantity], *, 
 
 def _candidates(place: int, section: TableSection) -> Iterator[_Candidate]:
     """The rows of a group that belong in a short table, in the order in which it declares them."""
-    group = section.group
+    group, left = section.group, list(section.rows)
     declared = group.headline is not None
-    for headline in group.headline or ([] if declared else [Headline("*", group.title, UNDECLARED_RANK)]):
-        matching = [row for row in section.rows if _belongs(row.quantity, headline)]
+    for headline in group.headline if group.headline is not None else [Headline("*", "", UNDECLARED_RANK)]:
+        matching = [row for row in left if _belongs(row.quantity, headline)]
+        left = [row for row in left if row not in matching]
         series: dict[object, list[TableRow]] = {}
         for row in matching:
             series.setdefault(_without_sizes(row.quantity), []).append(row)
@@ -81,16 +83,17 @@ def _candidates(place: int, section: TableSection) -> Iterator[_Candidate]:
             own = _without_sizes(row.quantity)
             smaller = len(series[own]) - 1 - series[own].index(row)
             later = 0 if declared else [*series].index(own)
-            phrase = headline.phrase if row.quantity.label == headline.label else _at(headline.phrase, row.quantity)
+            phrase = headline.phrase.format_map(_factors(row.quantity)) if declared else _titled(row.quantity)
             on = f" (on {section.on})" if section.on else ""
             yield _Candidate(headline.rank + smaller + later, place, phrase + on, row)
 
 
 def _belongs(quantity: Quantity, headline: Headline) -> bool:
-    if quantity.label == headline.label:
-        return True
+    """Does a headline name this metric, and does the metric have the factors that the phrase speaks of?"""
+    asked = {factor for _, factor, _, _ in Formatter().parse(headline.phrase) if factor}
     hidden = (quantity.is_variant and not quantity.group.short) or quantity.group.place == "full"
-    return fnmatchcase(quantity.label, headline.label) and not hidden
+    named = quantity.label == headline.label or (fnmatchcase(quantity.label, headline.label) and not hidden)
+    return named and asked <= {*quantity.at}
 
 
 def _without_sizes(quantity: Quantity) -> object:
@@ -98,8 +101,13 @@ def _without_sizes(quantity: Quantity) -> object:
     return quantity.name, *((factor, value) for factor, value in quantity.at.items() if isinstance(value, str | bool))
 
 
-def _at(phrase: str, quantity: Quantity) -> str:
-    """A phrase, and what the metric is called and was taken at: `pairs stored: optimum, d = 64`."""
+def _factors(quantity: Quantity) -> dict[str, str]:
+    """Factors in words: 0.5, 64, optimum."""
+    return {factor: value if isinstance(value, str) else f"{value:g}" for factor, value in quantity.at.items()}
+
+
+def _titled(quantity: Quantity) -> str:
+    """The title of a group, what a metric is called and what it was taken at: `Agreement: copies, d = 64`."""
     said = {factor: value for factor, value in quantity.at.items() if factor not in ("on", *quantity.plain)}
     words = [
         factor if value is True else value if isinstance(value, str) else f"{factor} = {value:g}"
@@ -107,4 +115,4 @@ def _at(phrase: str, quantity: Quantity) -> str:
         if value is not False
     ]
     where = ", ".join(filter(None, [quantity.name, *words]))
-    return f"{phrase}: {where}" if where else phrase
+    return f"{quantity.group.title}: {where}" if where else quantity.group.title

@@ -1,6 +1,7 @@
 """The terminal: a progress line while a run goes on, a table when it has ended."""
 
 import sys
+import textwrap
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -155,15 +156,15 @@ def print_end(run: "Run", *, verbose: bool) -> None:
     console, summary, known = wide_console(), run.summary, run.columns
     story = story_of(run)
     for sentence in story.sentences:
-        console.print(escape(one_line(sentence)), highlight=False, width=min(console.width, PROSE))
-    console.print()
+        print(textwrap.fill(one_line(sentence), min(console.width, PROSE)))  # noqa: T201
+    print()  # noqa: T201
     if verbose:
         print_table(summary, known, variants=True)
     else:
         others = _print_short_table(summary, known)
         if others:
-            console.print(f"{others} more metrics: on the page, or with --verbose", highlight=False)
-    console.print()
+            print(f"{others} more metrics: on the page, or with --verbose")  # noqa: T201
+    print()  # noqa: T201
     print(f"page: {run.report_file}")  # noqa: T201
     print(f"next: {story.next_step}")  # noqa: T201
     print(run.directory)  # noqa: T201
@@ -179,7 +180,10 @@ def _print_short_table(summary: Mapping[str, float], known: Mapping[str, Quantit
     table.add_column("metric", overflow="fold")
     for cells in short.cells():
         table.add_row(*(escape(one_line(cell)) for cell in cells))
-    wide_console().print(table, highlight=False)
+    console = wide_console()
+    with console.capture() as drawn:
+        console.print(table, highlight=False)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))  # noqa: T201
     return short.others
 
 

@@ -11,10 +11,9 @@ from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import figure_name, titled, training_figures
-from toytf.experiments.train.story import training_sentences
+from toytf.experiments.train.story import training_findings
 from toytf.measurement import Measurement
 from toytf.report.page import write_report
-from toytf.report.story import Story
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
@@ -42,9 +41,9 @@ class Training(Experiment):
         """Curves, what the probes drew of the first seed in the end, and attention maps."""
         yield from training_figures(run.trained)
 
-    def story(self, run: Run) -> Story:
+    def findings(self, run: Run) -> Iterator[str]:
         """Is the task solved, in which order did that come, and which predictions were not trained."""
-        return Story(tuple(training_sentences(run.trained)), self.next_step(run))
+        return training_findings(run.trained)
 
     def next_step(self, run: Run) -> str:
         """The probes again: they name what the model gets wrong."""

@@ -13,7 +13,7 @@ import pandas as pd
 
 from toytf.measurement import Quantity, flat, reference_name
 from toytf.report.story import counted, listed, percent
-from toytf.runs.summary import moments
+from toytf.runs.summary import ONSET_ABOVE_CHANCE, moments
 from toytf.task import EVAL
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SOLVED, PARTLY = 0.95, 0.5
 
 
-def training_sentences(run: "TrainedRun") -> Iterator[str]:
+def training_findings(run: "TrainedRun") -> Iterator[str]:
     """How it began, the verdict, the same on what else it was evaluated on, the order of learning, and the loss."""
     config, task, seeds = run.config, run.task, run.seeds
     last = int(run.history["step"].max())
@@ -111,38 +111,38 @@ class Moment:
 def _order(run: "TrainedRun") -> Iterator[str]:
     """In which order memories left chance, or if none was measured, accuracies came halfway to the ideal."""
     for timed, words in {
-        "onset": "Recall rose above chance in the order {}",
-        "halfway": "Half of the way to the ideal was made in the order {}",
+        "onset": f"Recall rose {ONSET_ABOVE_CHANCE:g} above chance",
+        "halfway": "Accuracy made half of its way to the ideal",
     }.items():
         found = _moments(run, timed)
         came = [moment for moment in found if moment.step is not None]
         never = [moment.name for moment in found if moment.step is None]
         if len(came) > 1:
             every = run.config.train.evaluation.every
-            yield f"{words.format(in_order(came, every, run.seeds.shape[0]))}; evaluations are every {every} steps."
+            yield f"{words} in this order: {in_order(came, every, len(run.seeds))} (evaluated every {every} steps)."
         elif came:
-            yield f"{came[0].name} {'rose above chance' if timed == 'onset' else 'was halfway'} by {_when(came)}."
-        if never and timed == "onset":
-            yield f"{listed(never)} did not rise above chance."
+            yield f"{words} in {came[0].name} {_when(came, len(run.seeds))}."
+        if never:
+            yield f"{words} never in {listed(never)}."
         if found:
             return
 
 
 def in_order(moments: Sequence[Moment], every: int, n_seeds: int) -> str:
-    """`W_OV2 and W_KQ2 (by step 10), W_KQ1 (by step 70)`: less than an evaluation apart, they came together."""
+    """`W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70`: less than an evaluation apart, they came together."""
     together: list[list[Moment]] = []
     for moment in sorted(moments, key=lambda one: one.step or 0.0):
         if together and (moment.step or 0.0) - (together[-1][0].step or 0.0) < every:
             together[-1].append(moment)
         else:
             together.append([moment])
-    return ", ".join(f"{listed([one.name for one in tie])} ({_when(tie, n_seeds)})" for tie in together)
+    return ", ".join(f"{listed([one.name for one in tie])} {_when(tie, n_seeds)}" for tie in together)
 
 
 def _when(tie: Sequence[Moment], n_seeds: int = 1) -> str:
     steps = list(dict.fromkeys(f"{one.step:.0f}" for one in tie))
     missing = max(one.missing for one in tie)
-    seen = f", in {n_seeds - missing} of {counted(n_seeds, 'seed')}" if missing else ""
+    seen = f" (in {n_seeds - missing} of {counted(n_seeds, 'seed')})" if missing else ""
     return f"by {'step' if len(steps) == 1 else 'steps'} {listed(steps)}{seen}"
 
 
