@@ -78,7 +78,7 @@ def unknown_pairs(task: FactualTask) -> int:
 
 
 def sums(G: Float[Tensor, "token d"], model: ToyTransformer, task: FactualTask) -> Float[Tensor, "S R d"]:
-    """G_s + G_r, plus e_q with a residual: q is the end token, or the relation where it stands last."""
+    """G_s + G_r, plus e_q with a residual: q is the end token, or the relation where it comes last."""
     of_pairs = G[task.subjects][:, None] + G[task.relations]
     return model.attention(0).add(model.embed.W_E[query_tokens(task)], of_pairs)
 

@@ -51,7 +51,7 @@ class PairMemory(TableProbe):
                   replaced by what r' adds on average; each draw takes another r' with another answer
     `swap/same`   the same with r' = r: how often the answer stays right
 
-    No relation is exchanged where it stands last: it asks as well, so another would change all attention.
+    No relation is exchanged where it comes last: it asks as well, so another would change all attention.
     """
 
     config: PairMemoryProbeConfig
@@ -115,7 +115,7 @@ def swaps(
 
 
 def exchanged(tables: FactTables, task: FactualTask, other: Int[Tensor, "fact draw"]) -> Float[Tensor, "fact draw d"]:
-    """What changes in the stream after attention if r' stands in the place of r: G_r' − Σ_h p_h(r) OV_h(r)."""
+    """What changes in the stream after attention if r' is in the place of r: G_r' − Σ_h p_h(r) OV_h(r)."""
     first, r = task.relations.start, task.pairs[:, 1]
     values = tables.values[:, first + r]
     own = einsum(tables.relation_mass, values, "fact draw head, head fact d -> fact draw d")

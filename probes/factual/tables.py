@@ -2,7 +2,7 @@
 
 Without positions and LayerNorm everything that attention does at the last position is in two tables over tokens z,
 
-    ℓ_h(z) = k_hᵀ e_z,   k_h = W_KQ^hᵀ e_q / scale,   OV_h(z) = e_zᵀ W_OV^h,   q = the token that stands last;
+    ℓ_h(z) = k_hᵀ e_z,   k_h = W_KQ^hᵀ e_q / scale,   OV_h(z) = e_zᵀ W_OV^h,   q = the token that comes last;
 
 the mass p_h(z) on a token is a softmax over the sequence, and a = Σ_h Σ_z p_h(z) OV_h(z), plus e_q with a residual.
 Probes of one evaluation share them, and what they look at beyond is taken in chunks: with thousands of facts, neither

@@ -34,7 +34,7 @@ class ValueAlignment(TableProbe):
 
     `subjects`, `relations`    of G_z = Σ_h E[p_h(z) | z is there] OV_h(z), all heads together
     `owned`                    of OV_h(z) for every head and the tokens it owns (see `ownership`; where the relation
-                               stands last, only subjects are owned); `/head3`: of one head
+                               comes last, only subjects are owned); `/head3`: of one head
 
     Copies and sums have 1. Optimised values, which know all facts as well, are not sums and have about .7.
     """

@@ -150,7 +150,7 @@ class FactualConfig(TaskConfig):
     seq_len: PositiveInt = 32
     """Tokens per sequence, T."""
     last: Literal["eos", "relation"] = "eos"
-    """What stands last, where the answer is asked for: an end token, or the relation itself."""
+    """What comes last, where the answer is asked for: an end token, or the relation itself."""
     subject_exponent: float = Field(default=0.0, ge=0, le=20)
     """The k-th subject comes with probability ∝ k^−exponent; 0: all alike."""
     relation_exponent: float = Field(default=0.0, ge=0, le=20)

@@ -92,7 +92,7 @@ def head_groups(task: "FactualTask", size: int, n_heads: int) -> list[list[int]]
 
 
 def query_tokens(task: "FactualTask") -> list[int]:
-    """The tokens that can stand last: the end token, or every relation."""
+    """The tokens that can come last: the end token, or every relation."""
     return [*task.relations] if task.end is None else [task.end]
 
 

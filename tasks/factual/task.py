@@ -6,7 +6,7 @@ One sequence of T = 8 tokens, where n1 … n4 are noise and the fact table has (
     token       n3 r1 n1 n1 s2 n4 n2 ⟨eos⟩
     answer      –  –  –  –  –  –  –  r1a3
 
-Subject and relation stand at random places; nothing else than which they are matters. Only the last position is asked.
+Subject and relation are at random places; only which they are matters. Only the last position is asked.
 Answers have names and numbers of their own: A_r is the set of answers of relation r. Three roles look at the same
 position:
 
@@ -15,7 +15,7 @@ position:
     within_set   would it be right if only A_r could be chosen?     loss −ln p(a) / p(A_r), so that the first is a sum
 
 A model that knows relations but no subjects answers p(a|r) at best, with loss H(a|r): plausible and mostly wrong.
-With `last: relation` there is no end token, and the relation stands at the last position.
+With `last: relation` there is no end token, and the relation is at the last position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class FactualTask(Task):
         n_noise = S + R if config.n_noise is None else config.n_noise
         self.subjects, self.relations, self.noise = range(S), range(S, S + R), range(S + R, S + R + n_noise)
         self.end = S + R + n_noise if config.last == "eos" else None
-        """The end token; None if the relation stands last."""
+        """The end token; None if the relation comes last."""
         noise = tuple(f"n{i}" for i in range(1, n_noise + 1))
         ends = (END,) if config.last == "eos" else ()
         self.token_names = (*table.subject_names, *table.relation_names, *noise, *ends)

@@ -60,7 +60,7 @@ noisy_gradient_step = _formula(gradients.noisy_gradient_step)
 
 
 def low_rank(inputs: RuleInputs) -> Tensor:
-    """The Hebbian rule behind a random bottleneck."""
+    """The Hebbian rule after a random bottleneck."""
     return constructions.low_rank(inputs.association, inputs.width, inputs.generator)
 
 

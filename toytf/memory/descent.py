@@ -122,7 +122,7 @@ def descend(
 
 
 class _State:
-    """Where the descent stands: the looked-at point, the last accepted one, and the scores of both."""
+    """Where the descent is: the point that is evaluated, the last accepted one, and the scores of both."""
 
     def __init__(
         self, problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], decay: Float[Tensor, "b"] | None

@@ -76,7 +76,7 @@ def mlp_hermite(
     generator: torch.Generator,
     activation: Activation | None = None,
 ) -> MLPMemory:
-    """Store every pair by its Hermite features of one degree q behind random hidden units.
+    """Store every pair by its Hermite features of one degree q after random hidden units.
 
     w_i ~ N(0, I / ⟨|e|²⟩),   V = (± 1/m) Σ_z h_q(W e_z) u_{f(z)}ᵀ,   i = 1 … m
 

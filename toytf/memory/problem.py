@@ -165,7 +165,7 @@ def _single(association: Association) -> StorageProblem:
 
 
 def _pad(rows: Tensor, size: int, dim: int) -> Tensor:
-    """Zeros (False) behind the rows of one dimension, up to a size."""
+    """Zeros (False) after the rows of one dimension, up to a size."""
     shape = list(rows.shape)
     shape[dim] = size - shape[dim]
     return torch.cat([rows, rows.new_zeros(shape)], dim)

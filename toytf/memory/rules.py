@@ -1,6 +1,6 @@
 """The rules that make a memory of associations: one table of what each of them is. Imports no torch.
 
-A new rule is one entry of `RULES`, and its builder: a function from `RuleInputs` to a memory, which may stand wherever
+A new rule is one entry of `RULES`, and its builder: a function from `RuleInputs` to a memory, which may be wherever
 the mathematics of the rule does. Configs, experiments, tables and figures read the rest from the entry.
 
     Rule("hebbian", "W = Σ u_{f(z)} e_zᵀ", "toytf.memory.builders:hebbian", theory="hebbian")

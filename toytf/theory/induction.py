@@ -124,7 +124,7 @@ def trigger_rate(n_tokens: int, seq_len: int, beta_1: Real, beta_2: Real, *, rem
 
 
 def position_rate(seq_len: int, beta_1: Real, beta_2: Real, gain: Real) -> float:
-    """η_3 ∝ 1 / (β_1 β_2): the learning rate after which p_tᵀ W_KQ1 p_{t−1} is `gain` in the mean over 2 ≤ t < T."""
+    """η_3 ∝ 1 / (β_1 β_2): the learning rate after which p_tᵀ W_KQ1 p_{t−1} is `gain` on average over 2 ≤ t < T."""
     at_least(4, seq_len=seq_len)
     return float(gain / np.diagonal(position_signal(seq_len, beta_1, beta_2), offset=-1)[:-1].mean())
 

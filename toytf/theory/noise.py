@@ -92,7 +92,7 @@ def feed_forward_recall(n_tokens: int, alpha: Real, m: int) -> float:
 def attention_recall(n_tokens: int, seq_len: int, alpha: Real, m: int) -> float:
     """The probability that τ = argmax_k u_kᵀ W_V e_j, j ≠ q, after a step on m samples; a tie counts against τ.
 
-    Σ_s P[S_τ = s] P[S_k < s]^N, where S_k counts how often j stands in the contexts of answer k
+    Σ_s P[S_τ = s] P[S_k < s]^N, where S_k counts how often j is in the contexts of answer k
 
     The contexts of an answer are taken as Poisson-many, and what they tell of the answer is left out. Where T ≪ N, the
     recall is that of W_F after as many samples as there are contexts with j, about m T / N.

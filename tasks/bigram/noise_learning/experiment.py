@@ -26,7 +26,7 @@ from toytf import theory
 from toytf.experiments.study import Study
 from toytf.figures import scaling_curves, series
 from toytf.fits import power_law
-from toytf.measurement import Group, Headline, Measurement
+from toytf.measurement import Group, Headline, Measurement, Quantity, flat
 from toytf.randomness import generator
 from toytf.runs import Run
 from toytf.stopping import check_stop
@@ -149,6 +149,20 @@ class NoiseLearning(Study[Setting]):
                 in_theory = rows.assign(value=rows["theory"])
                 yield from fit(rows) or (replace(power, value=None) for power in fit(in_theory))
 
+    def findings(self, run: Run) -> Iterator[str]:
+        """From how many samples one step learns the noise, for each noise probability over all vocabularies."""
+        config, summary = self.config, run.summary
+        tokens = _span([float(n) for n in config.n_tokens])
+        for alpha in config.noise_probabilities:
+            words = []
+            for part, called in PARTS.items():
+                at = [{"alpha": alpha, "n_tokens": n} for n in config.n_tokens]
+                needed = [summary.get(flat(Quantity(SAMPLES_NEEDED, part, one))) for one in at]
+                known = [value for value in needed if value is not None]
+                beyond = f"more than {max(config.samples)}" if len(known) < len(needed) else ""
+                words.append(f"{called} needs {' or '.join(filter(None, [_span(known), beyond]))}")
+            yield f"To learn noise of probability {alpha:g} in one step, {' samples, '.join(words)} ({tokens} tokens)."
+
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Recall of the noise against samples, one figure for each noise probability; spread against the vocabulary."""
         table = over_seeds(run.table)
@@ -170,6 +184,12 @@ class NoiseLearning(Study[Setting]):
             curves = series(spreads.assign(**squared, spread=spread), "n_tokens", lambda row: f"α = {row.alpha}")
             title = f"Spread of the noise row of W_V, m = {m}"
             yield "cv", scaling_curves(curves, title, x="tokens N", y="m · (relative spread)²", guides={})
+
+
+def _span(values: Sequence[float]) -> str:
+    """`8 to 16`, or the only value."""
+    ends = dict.fromkeys(f"{value:.0f}" for value in (min(values), max(values))) if values else {}
+    return " to ".join(ends)
 
 
 def samples_needed(samples: Sequence[int], recalls: Sequence[float], level: float) -> float | None:
@@ -208,7 +228,7 @@ def feed_forward_step(answers: Int[Tensor, "repeat m"], n_values: int) -> Float[
 
 
 def attention_step(contexts: Contexts, n_values: int) -> Float[Tensor, "repeat n_values n_values"]:
-    """−∇W_V at zero, from how often token j stands in the contexts of answer k.
+    """−∇W_V at zero, from how often token j is in the contexts of answer k.
 
     −∇W_V = (1/m) Σ_i (onehot(y_i) − 1/n_values) A_iᵀ,   A_i = (1/T) Σ_t onehot(z_it)
     """
@@ -219,7 +239,7 @@ def attention_step(contexts: Contexts, n_values: int) -> Float[Tensor, "repeat n
 
 
 def _rows(answers: Int[Tensor, "repeat m"], n_values: int) -> Int[Tensor, "repeat m"]:
-    """The number of an answer's row, if the matrices of all repeats stand below each other."""
+    """The number of an answer's row, if the matrices of all repeats are one below the other."""
     return torch.arange(len(answers), device=answers.device)[:, None] * n_values + answers
 
 

@@ -3,7 +3,7 @@
 Bietti et al. 2023, §5: from zero, one step on W_OV2, then on W_KQ2, then on W_KQ1, each on fresh sequences.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,10 +29,11 @@ from toytf import theory
 from toytf.errors import RunFailed
 from toytf.experiments.study import Drawn, Study
 from toytf.figures import heat_maps, scaling_curves, series
-from toytf.measurement import Group, Headline, Measurement, Scalar
+from toytf.measurement import Group, Headline, Measurement, Quantity, Scalar, flat
 from toytf.memory import Association
 from toytf.models.distributions import draw_vectors
 from toytf.randomness import generator
+from toytf.report.story import against, amount, percent
 from toytf.runs import Run
 from toytf.stopping import check_stop
 from toytf.tidy import over_seeds
@@ -135,6 +136,20 @@ class ThreeSteps(Study[ThreeStepsCase]):
             title = f"Signals of the three steps ({case.samples} sequences a step, seed {seed})"
             yield Drawn("signals", partial(_signal_maps, config, signals, title))
 
+    def findings(self, run: Run) -> Iterable[str]:
+        """What each matrix recalls after its step, and the accuracy that the three reach together."""
+        summary, n = run.summary, max(self.config.samples)
+        recalls = {name: flat(Quantity(RECALL, name)) for name in STEPS}
+        third, gains = (flat(Quantity(ACCURACY, when)) for when in ("step3", "read_out"))
+        if not {*recalls.values(), third, gains} <= summary.keys():
+            return super().findings(run)
+        of_matrices = ", ".join(f"{name} {amount(summary, recall, percent)}" for name, recall in recalls.items())
+        with_gains = f"{amount(summary, gains, percent)} with large gains{against(summary, gains, percent)}"
+        return (
+            f"After one gradient step each, on {n} sequences, this much is recalled: {of_matrices}.",
+            f"After the third step {amount(summary, third, percent)} of the answers are right, {with_gains}.",
+        )
+
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """The gradients of the first seed as heat maps, the 1/t decay of step 3 over seeds, and what samples bring."""
         signals, table = run.kept_figure("signals"), run.table
@@ -200,7 +215,7 @@ def association(name: str, vectors: Vectors) -> Association:
 
 
 def recall(name: str, W: Float[Tensor, "d_left d_right"], vectors: Vectors) -> float:
-    """The fraction of pairs whose score is the largest; a query stands on the left of W_KQ, an input right of W_OV."""
+    """The fraction of pairs whose score is the largest; a query is left of W_KQ, an input right of W_OV."""
     return float(association(name, vectors).recall(W if name == "W_OV2" else W.T))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Token vectors e, the same behind layer 1 ẽ, output vectors u and position vectors p.
+    """Token vectors e, the same after layer 1 ẽ, output vectors u and position vectors p.
 
     remap: W_OV1 with ẽ_k = remap @ e_k, in the model that has a residual stream; the clean one needs ẽ alone.
     """

@@ -18,9 +18,10 @@ from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
 from toytf import theory
 from toytf.experiments.study import Study, factors
 from toytf.fits import power_law
-from toytf.measurement import Group, Headline, Measurement, Quantity
+from toytf.measurement import Group, Headline, Measurement, Quantity, flat
 from toytf.memory.search import Bracket, bisect, run_together
 from toytf.memory.solver import Status
+from toytf.report.story import against, amount, told
 from toytf.runs import Run
 from toytf.tidy import over_seeds
 
@@ -169,6 +170,22 @@ class FactCapacity(Study[FactCapacityCase]):
         for case in self.cases():
             if n_found[case] < len(self.config.seeds):
                 yield FAILED.measurement(case not in here).placed(factors(case))
+
+    def findings(self, run: Run) -> Iterator[str]:
+        """What the model with most parameters stores, and how facts grow with parameters."""
+        summary = run.summary
+        metrics = {case: flat(Quantity(CAPACITY, at=factors(case))) for case in self.cases()}
+        found = [case for case, name in metrics.items() if name in summary]
+        if not found:
+            yield "No table was learned in every seed, not even the smallest."
+            return
+        largest = max(found, key=lambda case: self.sizes(case).n_parameters)
+        n_parameters = self.sizes(largest).n_parameters
+        stored = f"{amount(summary, metrics[largest])} facts{against(summary, metrics[largest])}"
+        yield f"The largest model, of d = {largest.d} and {n_parameters} parameters, stores {stored}."
+        grows = flat(Quantity(EXPONENT, "all"))
+        if grows in summary:
+            yield f"Facts grow like parameters to the power of {told(summary, grows)}."
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Facts stored against parameters, one curve for each mix, and the line that Nichani et al. 2024 draw."""

@@ -14,6 +14,7 @@ import torch
 
 from tasks.factual.dynamics.config import FactDynamicsConfig
 from tasks.factual.dynamics.measures import (
+    PLATEAU,
     STAGE,
     Comparisons,
     Curve,
@@ -38,6 +39,7 @@ from toytf.errors import RunFailed
 from toytf.experiments.study import Study
 from toytf.measurement import Measurement, Quantity, flat, reference_name
 from toytf.randomness import generator
+from toytf.report.story import amount, told
 from toytf.runs import Run
 from toytf.stopping import check_stop
 
@@ -137,6 +139,25 @@ class FactDynamics(Study[InitScale]):
                 if alpha == min(config.init_scales):
                     found += floors(table)  # the same for all
             yield step, found
+
+    def findings(self, run: Run) -> Iterator[str]:
+        """When relations, subjects and facts were learned from the smallest initial scale, and what the plateau was."""
+        summary = run.summary
+        parts = {"relation": "relations", "subject": "subjects", "within_set": "facts given the relation"}
+        stages = {flat(Quantity(STAGE, at={"part": part})): called for part, called in parts.items()}
+        came = sorted((name for name in stages if name in summary), key=lambda name: summary[name])
+        if came:
+            steps = (f"{stages[name]} by step {told(summary, name)}" for name in came)
+            yield f"Half of the loss was gone in this order: {', '.join(steps)}."
+        never = [stages[name] for name in stages if name not in summary]
+        if never:
+            yield f"Not learned in {self.config.steps} steps, in every seed: {', '.join(never)}."
+        start, end, loss = (flat(Quantity(PLATEAU, name)) for name in ("start", "end", "loss"))
+        if {start, end, loss} <= summary.keys():
+            steps_of = f"From step {amount(summary, start)} to {amount(summary, end)}"
+            yield f"{steps_of} the model makes answers up: the loss stays at {told(summary, loss)}."
+        else:
+            yield "There was no plateau on which it makes answers up."
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Losses with their levels and stages, distances, where the probability lies, and stages against α."""

@@ -1,6 +1,6 @@
 """Linear attention with one-hot vectors on facts: its weights, the token counts it reads, and its gradients.
 
-    logit_a = Σ_t w(z_t) W(a, z_t) = Σ_z n_z w(z) W(a, z),   n_z = how often z stands in the sequence
+    logit_a = Σ_t w(z_t) W(a, z_t) = Σ_z n_z w(z) W(a, z),   n_z = how often z is in the sequence
 
 w is the row of W_KQ that the end token asks with, W the value and output matrix. Order does not matter, so a sequence
 is its counts. Tokens are numbered: S subjects, R relations, noise, the end token (Nichani, Lee, Bietti 2024).

@@ -9,8 +9,9 @@ import numpy as np
 from tasks.factual.capacity.config import N_ANSWERS
 from tasks.factual.grid.config import FactGridConfig
 from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
-from toytf.experiments.study import Study
-from toytf.measurement import Group, Headline, Measurement
+from toytf.experiments.study import Study, factors
+from toytf.measurement import Group, Headline, Measurement, Quantity, flat
+from toytf.report.story import counted, percent
 from toytf.runs import Run
 from toytf.tidy import over_seeds
 
@@ -40,12 +41,32 @@ class FactGrid(Study[Cell]):
         """Every number of heads with every number of hidden units."""
         return [Cell(n_heads, width) for n_heads in self.config.heads for width in self.config.widths]
 
+    def sizes(self, case: Cell) -> Sizes:
+        """The model of a case."""
+        return Sizes(self.config.d_model, case.n_heads, self.config.d_head, case.width)
+
     def measure(self, case: Cell, seed: int) -> Iterator[Measurement]:
         """The best accuracy over the learning rates."""
-        config = self.config
-        sizes = Sizes(config.d_model, case.n_heads, config.d_head, case.width)
+        config, sizes = self.config, self.sizes(case)
         table = TableSize(config.n_subjects, config.n_relations, config.n_answers)
         yield ACCURACY.measurement(max(trained_accuracies(config, Trial(sizes, table, seed))))
+
+    def findings(self, run: Run) -> Iterator[str]:
+        """How many models learn the table, and the smallest of them; or how far the best one comes."""
+        config, summary = self.config, run.summary
+        metrics = {case: flat(Quantity(ACCURACY, at=factors(case))) for case in self.cases()}
+        accuracy = {case: summary[name] for case, name in metrics.items() if name in summary}
+        learned = [case for case, value in accuracy.items() if value >= config.goal]
+        n_facts = config.n_subjects * config.n_relations
+        yield f"{len(learned)} of {len(accuracy)} models know {percent(config.goal)} of the {n_facts} facts or more."
+        if learned:
+            case, which = min(learned, key=lambda case: self.sizes(case).n_parameters), "smallest of them"
+        else:
+            case, which = (
+                max(accuracy, key=lambda case: accuracy[case]),
+                f"best knows {percent(max(accuracy.values()))} and",
+            )
+        yield f"The {which} has {counted(case.n_heads, 'head')} and {counted(case.width, 'hidden unit')}."
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """The best accuracy by heads and hidden units, with the boundary that Nichani et al. 2024 draw."""
@@ -92,7 +113,7 @@ def paper_boundary(config: FactGridConfig) -> list[tuple[float, float]]:
 
 
 def _place(value: float, values: Sequence[int]) -> float:
-    """Where a value stands on an axis with one place for each of the ascending values, beyond its ends too."""
+    """Where a value is on an axis with one place for each of the ascending values, beyond its ends too."""
     if len(values) == 1:
         return 0.0 if value == values[0] else float("inf")
     i = min(max(int(np.searchsorted(values, value)), 1), len(values) - 1)

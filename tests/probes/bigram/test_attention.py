@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes.bigram.attention import Attention
+from probes.bigram.attention import AttentionProbe
 from probes.bigram.config import AttentionProbeConfig
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
@@ -24,7 +24,7 @@ B, T, N = 6, 20, 8
 
 
 def probe(model: ToyTransformer, task: BigramTask, batch: Batch) -> ProbeResult:
-    return Attention(AttentionProbeConfig(kind="attention"))(model, task, batch)
+    return AttentionProbe(AttentionProbeConfig(kind="attention"))(model, task, batch)
 
 
 def small_task(**fields: Any) -> BigramTask:
