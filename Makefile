@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/report.html
 	rm -rf runs/quickstart
-	$(BIN)/toytf run configs/quickstart.yaml --out runs/quickstart
+	$(BIN)/toytf run quickstart --out runs/quickstart
 
 test: $(READY)  ## the tests, on two cores
 	$(BIN)/pytest -n 2
