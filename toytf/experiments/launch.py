@@ -34,7 +34,7 @@ def run(
     resume: bool = False,
     force: bool = False,
 ) -> Run:
-    """Run a config (a file or a mapping) and return its run directory.
+    """Run a config (a file, the bare name of one that ships, or a mapping) and return its run directory.
 
     With `resume`, a run that is finished is returned as it is, and one that is not goes on. With `force`, also a run
     that seems to need more memory than there is.
