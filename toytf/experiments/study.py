@@ -28,7 +28,7 @@ from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
 from toytf.measurement import KINDS, Group, Measurement, Quantity, Reference, Scalar, as_row, flat, plain_scalar
 from toytf.report.page import write_report
-from toytf.report.story import counted, first_row
+from toytf.report.story import Story, counted, first_row
 from toytf.report.terminal import CaseLine
 from toytf.runs import Run
 from toytf.runs.rows import MetricsFile, Row
@@ -95,6 +95,15 @@ class Study(Experiment, Generic[C]):
 
         varied = dict.fromkeys(factor for case in self.cases() for factor in factors(case))
         yield from group_figures(run.table, run.columns, list(varied))
+
+    def story(self, run: Run) -> Story:
+        """Its findings, or if it has not ended, how far it is."""
+        at = [factors(case).items() for case in self.cases()]
+        done = sum(any(case <= about.at.items() for about in run.columns.values()) for case in at)
+        if run.described and done < len(at):
+            so_far = f"The run has not ended: {done} of {counted(len(at), 'case')} are done."
+            return Story((so_far, *first_row(run)), self.next_step(run))
+        return super().story(run)
 
     def findings(self, run: Run) -> Iterable[str]:
         """What came out of it; by default how many cases were measured, and the first row of the short table."""

@@ -31,16 +31,16 @@ MARGIN = Group(
     "margin", "Margins", "By how much the right value beats its best rival: a pair is recalled if it is above 0.",
     unit="standard deviations of a score",
     headline=(
-        Headline("*_min", "smallest margin by {rule}: right score above its best rival"),
-        Headline("*_min", "smallest margin in {memory}", 2),
+        Headline("*_min", "smallest margin over the best rival, {rule}"),
+        Headline("*_min", "smallest margin over the best rival, {memory}", 2),
     ),
 )  # fmt: skip
 SCORES = Group(
     "scores", "Scores", "The best weights lift the score of each right value just above those of its own rivals.",
     unit="standard deviations of a score", curve=False,
     headline=(
-        Headline("*_correct_mean", "mean score of right values by {rule}", 1),
-        Headline("*_correct_spread", "spread of their scores by {rule}", 1),
+        Headline("*_correct_mean", "mean of the right scores, {rule}", 1),
+        Headline("*_correct_spread", "spread of the right scores, {rule}", 1),
     ),
 )  # fmt: skip
 SPECTRUM = Group(
@@ -52,8 +52,8 @@ UTILISATION = Group(
     "utilisation", "Stored / capacity of such a matrix", "How full a matrix is: at 1 it holds as many pairs as the "
     "best weights can store.", variants=("measure",),
     headline=(
-        Headline("*", "pairs stored / capacity, by {rule}", 2),
-        Headline("*", "pairs stored / capacity, in {memory}", 2),
+        Headline("*", "pairs stored / capacity, {rule}", 2),
+        Headline("*", "pairs stored / capacity, {memory}", 2),
     ),
 )  # fmt: skip
 

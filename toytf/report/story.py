@@ -1,15 +1,18 @@
 """What came out of a run in a few words, with numbers from its summary only."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toytf.measurement import KINDS, Quantity, flat, reference_name, spread_name
+from toytf.measurement import KINDS, flat, reference_name, spread_name
 from toytf.report.headlines import short_table
-from toytf.report.table import number
 
 if TYPE_CHECKING:
     from toytf.runs import Run
+
+Form = Callable[[float, float | None], str]
+"""How a number and its spread are said."""
 
 
 @dataclass(frozen=True)
@@ -37,32 +40,38 @@ def first_row(run: "Run") -> tuple[str, ...]:
     """What the first row of the short table says, as a sentence; nothing if there is no row."""
     summary = run.summary
     rows = short_table(summary, run.columns).rows
-    return tuple(f"{_capital(phrase)}: {told(summary, row.quantity)}." for phrase, row in rows[:1])
+    return tuple(f"{_capital(phrase)}: {told(summary, flat(row.quantity))}." for phrase, row in rows[:1])
 
 
-def told(summary: Mapping[str, float], quantity: Quantity | str, shown: Sequence[str] = KINDS) -> str:
-    """A metric with its spread, and in brackets what it can be read against: `182.1 ± 3.0 (theory 181.8)`."""
-    name = quantity if isinstance(quantity, str) else flat(quantity)
-    value, spread = summary[name], summary.get(spread_name(name))
-    levels = {kind: summary.get(reference_name(kind, name)) for kind in shown}
-    against = ", ".join(f"{kind} {short(level)}" for kind, level in levels.items() if level is not None)
-    return short(value, spread) + (f" ({against})" if against else "")
+def told(summary: Mapping[str, float], metric: str, form: Form | None = None) -> str:
+    """A metric with its spread, and in brackets what it can be read against: `182 ± 3 (theory 181)`."""
+    return amount(summary, metric, form) + against(summary, metric, form)
+
+
+def amount(summary: Mapping[str, float], metric: str, form: Form | None = None) -> str:
+    """A metric with its spread over seeds; form: how a number is said, by default `short`."""
+    return (form or short)(summary[metric], summary.get(spread_name(metric)))
+
+
+def against(summary: Mapping[str, float], metric: str, form: Form | None = None) -> str:
+    """What a metric can be read against, in brackets; nothing if there is nothing."""
+    levels = {kind: summary.get(reference_name(kind, metric)) for kind in KINDS}
+    known = [f"{kind} {(form or short)(level, None)}" for kind, level in levels.items() if level is not None]
+    return f" ({', '.join(known)})" if known else ""
 
 
 def short(value: float, spread: float | None = None) -> str:
-    """A number for a sentence: whole from 100 on and where it is whole, else with up to three decimals; ± spread."""
-    if abs(value) >= 100:
-        return f"{value:.0f}" + ("" if spread is None else f" ± {spread:.0f}")
-    words = number(value)
-    if "e" not in words:
-        words = words.rstrip("0").rstrip(".")
-    return words + ("" if spread is None else f" ± {number(spread)}")
+    """A number for a sentence, of three digits, or as many as its spread leaves sure: `61.7`, `182 ± 3`, `1696`."""
+    if not spread:
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    places = max(0, -math.floor(math.log10(spread)))
+    return f"{value:.{places}f} ± {spread:.{places}f}"
 
 
 def percent(value: float, spread: float | None = None) -> str:
     """A fraction in percent; what only rounds to 0 or 100 is not said to be so: `98.4 %`, `100 %`, `> 99.9 %`."""
-    if spread is not None:
-        return f"{100 * value:.1f} ± {100 * spread:.1f} %"
+    if spread:
+        return f"{100 * value:.1f} ± {max(100 * spread, 0.1):.1f} %"
     if value in (0, 1):
         return f"{100 * value:.0f} %"
     if abs(value - round(value)) < 5e-4:

@@ -55,8 +55,8 @@ SAMPLES_NEEDED = Group(
     "The smallest number of samples from which on the recall is at least the level.",
     format="whole",
     headline=(
-        Headline("FF_*", "samples feed-forward needs, {n_tokens} tokens, noise {alpha}"),
-        Headline("V_*", "samples attention needs, {n_tokens} tokens, noise {alpha}"),
+        Headline("FF_*", "samples that feed-forward needs, noise {alpha}, N = {n_tokens}"),
+        Headline("V_*", "samples that attention needs, noise {alpha}, N = {n_tokens}"),
     ),
 )  # fmt: skip
 TOKEN_EXPONENT = Group(
@@ -64,8 +64,8 @@ TOKEN_EXPONENT = Group(
     "About 0 for what the feed-forward part needs; about 1 for what attention needs, and for its squared spread.",
     variants=("error",),
     headline=(
-        Headline("needed_FF_*", "power of N that those of feed-forward grow with, noise {alpha}"),
-        Headline("needed_V_*", "power of N that those of attention grow with, noise {alpha}"),
+        Headline("needed_FF_*", "power of N that they grow with, feed-forward, noise {alpha}"),
+        Headline("needed_V_*", "power of N that they grow with, attention, noise {alpha}"),
     ),
 )  # fmt: skip
 

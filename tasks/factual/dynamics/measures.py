@@ -23,6 +23,7 @@ LOSS = replace(
     variants=("alpha",),
     headline=(Headline("fact_accuracy", "accuracy on facts"), Headline("fact_loss", "loss on facts (nats)")),
 )
+KNOWING = replace(FLOOR, headline=(Headline("fact_loss/relation_only", "loss of knowing the relation only (nats)", 1),))
 PROBABILITY = Group(
     "probability", "Where the probability lies",
     "On the plateau most of it is on wrong answers of the right relation: facts that are made up.",
@@ -54,9 +55,8 @@ PLATEAU = Group(
     "Relations are known and subjects are not: the loss stays at H(a|r), and answers are plausible but mostly wrong.",
     variants=("alpha",),
     headline=(
-        Headline("start", "first step of the plateau: answers are made up"),
-        Headline("end", "last step of the plateau"),
-        Headline("loss", "loss on the plateau; theory: H(a|r), the relation is known"),
+        Headline("length", "steps from relations to facts, if there is a plateau"),
+        Headline("loss", "loss on the plateau, where answers are made up"),
         Headline("accuracy", "accuracy on the plateau"),
     ),
 )  # fmt: skip
@@ -276,7 +276,7 @@ def floors(table: FactTable) -> Iterator[Measurement]:
         "subject_only": float(entr(table.answers_given_subject()).sum(1).mean()),
     }
     for known, entropy in entropies.items():
-        yield FLOOR.measurement(entropy, role="fact", quantity="loss", heuristic=known)
+        yield KNOWING.measurement(entropy, role="fact", quantity="loss", heuristic=known)
 
 
 def attention_weights(

@@ -26,6 +26,7 @@ from toytf.memory.search import Bracket, bisect, half_point, run_together
 from toytf.memory.solver import Status, decide
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
+from toytf.report.story import told
 from toytf.runs import Run
 from toytf.stopping import check_stop
 from toytf.tidy import over_seeds
@@ -132,6 +133,20 @@ class Capacity(Study[CapacityCase]):
         wide = stored.dropna(subset="width")
         yield from power_law(stored, EXPONENT, x="side", by=("rule", "width"))
         yield from power_law(wide, WIDTH_EXPONENT, x="width", by=("rule", "d"))
+
+    def findings(self, run: Run) -> Iterable[str]:
+        """What the rules store at the largest size and width, the best first."""
+        stored = self._stored(over_seeds(run.table)).sort_values("value", ascending=False)
+        largest = stored[stored["side"] == stored["side"].max()]
+        width = largest["width"].max()
+        here = largest[largest["width"].isna() | (largest["width"] == width)]
+        if here.empty:
+            return super().findings(run)
+        criterion = self.config.criterion
+        how = "without an error" if criterion == "all" else f"with a recall of {criterion:g}"
+        where = f"d = {here['d'].iloc[0]}" + ("" if pd.isna(width) else f", width {width}")
+        by_rule = ", ".join(f"{row.rule} {told(run.summary, row.metric)}" for row in here.itertuples())
+        return (f"Pairs stored {how} at {where}: {by_rule}.",)
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Measured capacity with its spread and the theory's curve: against the dimension, against the width."""

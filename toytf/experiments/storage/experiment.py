@@ -12,7 +12,7 @@ from toytf.experiments.pairs import sides
 from toytf.experiments.storage.config import PairsConfig, StorageConfig
 from toytf.experiments.study import Drawn, Study
 from toytf.figures import histograms, ranked
-from toytf.measurement import Group, Headline, Measurement, Reference, Scalar
+from toytf.measurement import Group, Headline, Measurement, Quantity, Reference, Scalar, flat
 from toytf.memory.association import Association, Readable, exact
 from toytf.memory.builders import AdamOptions, RuleInputs
 from toytf.memory.measures import (
@@ -29,6 +29,7 @@ from toytf.memory.measures import (
 from toytf.memory.rules import RULES, Rule
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
+from toytf.report.story import amount, percent
 from toytf.runs import Run
 from toytf.stopping import check_stop
 from toytf.theory import fourth_moment_hebbian, hebbian_scores
@@ -83,6 +84,15 @@ class Storage(Study[StorageCase]):
             return measured.reference.theory
         at = measured.quantity.group, measured.quantity.at.get("measure", "")
         return _hebbian_predictions(association).get(at) if rule.theory == "hebbian" else None
+
+    def findings(self, run: Run) -> Iterator[str]:
+        """How much of the pairs each rule recalls."""
+        config, summary = self.config, run.summary
+        pairs = config.pairs
+        n = pairs.first * pairs.second if pairs is not None else (config.n or 0) * (config.noise_vectors or 1)
+        metrics = {rule: flat(Quantity(RECALL, at={"rule": rule})) for rule in config.rules}
+        by_rule = (f"{rule} {amount(summary, name, percent)}" for rule, name in metrics.items() if name in summary)
+        yield f"Of the same {n} pairs, this much is recalled: {', '.join(by_rule)}."
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Scores of right values and rivals, and singular values, rule by rule, as kept for the first seed."""

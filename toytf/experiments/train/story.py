@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from toytf.measurement import Quantity, flat, reference_name
-from toytf.report.story import counted, listed, percent
+from toytf.report.story import against, amount, counted, listed, percent
 from toytf.runs.summary import ONSET_ABOVE_CHANCE, moments
 from toytf.task import EVAL
 
@@ -31,10 +31,13 @@ def training_findings(run: "TrainedRun") -> Iterator[str]:
     elif config.train.steps == 0:
         ideal = config.model.init == "ideal"
         yield f"Nothing was trained: the model is {'the ideal construction' if ideal else 'as it was initialised'}."
-    what = task.role_phrase(task.goal)
-    yield verdict(seeds, _accuracy(task.goal), what)
+    summary, what = run.summary, task.role_phrase(task.goal)
+    yield verdict(seeds, summary, _accuracy(task.goal), what)
     for name in config.evaluate_on:
-        yield from _elsewhere(seeds, _accuracy(task.goal, name), name)
+        metric = _accuracy(task.goal, name)
+        if metric in summary:
+            right = f"{amount(summary, metric, percent)} are right{against(summary, metric, percent)}"
+            yield f"Evaluated on {name}, {right}."
     if last:
         yield from _order(run)
     if "all" in task.config.roles and config.train.loss != "all" and config.train.steps:
@@ -49,14 +52,14 @@ def _accuracy(role: str, on: str = "") -> str:
     return flat(Quantity(EVAL, at={"on": on, **at} if on else at))
 
 
-def verdict(seeds: pd.DataFrame, metric: str, what: str) -> str:
+def verdict(seeds: pd.DataFrame, summary: Mapping[str, float], metric: str, what: str) -> str:
     """The verdict in each seed, and the accuracy: `Solved: 98.4 % of the facts are right (ideal 100 %, chance 1.5 %).`
 
     seeds: the last values, one row a seed; what: what the accuracy is taken over, such as `facts`.
     """
-    if metric not in seeds:
+    if metric not in summary:
         return f"No verdict: there were no {what} in the evaluation."
-    said = f"{_mean(seeds[metric])} of the {what} are right{_against(seeds, metric)}"
+    said = f"{amount(summary, metric, percent)} of the {what} are right{against(summary, metric, percent)}"
     levels = [reference_name(kind, metric) for kind in ("ideal", "chance")]
     if not all(level in seeds for level in levels):
         return f"{said[0].upper()}{said[1:]}. The task names no ideal to compare with."
@@ -79,21 +82,6 @@ def verdicts(progress: Sequence[float]) -> str:
 def learned(progress: float) -> str:
     """The word for how much of the way from chance to the ideal was made."""
     return "solved" if progress >= SOLVED else "partly learned" if progress >= PARTLY else "not learned"
-
-
-def _elsewhere(seeds: pd.DataFrame, metric: str, on: str) -> Iterator[str]:
-    if metric in seeds:
-        yield f"Evaluated on {on}, {_mean(seeds[metric])} are right{_against(seeds, metric)}."
-
-
-def _mean(values: pd.Series) -> str:
-    return percent(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None)
-
-
-def _against(seeds: pd.DataFrame, metric: str) -> str:
-    levels = {kind: reference_name(kind, metric) for kind in ("ideal", "chance")}
-    known = [f"{kind} {percent(float(seeds[level].mean()))}" for kind, level in levels.items() if level in seeds]
-    return f" ({', '.join(known)})" if known else ""
 
 
 # The order of learning
