@@ -45,7 +45,13 @@ TINY = {
         "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,
     },
 }  # fmt: skip
-TINY_STORAGE = {"dimension": 4, "width": 3, "n": 4, "noise": 2, "pairs": {"first": 2, "second": 2, "answers": 2}}
+TINY_STORAGE = {
+    "dimension": 4,
+    "width": 3,
+    "n": 4,
+    "noise_vectors": 2,
+    "pairs": {"first": 2, "second": 2, "answers": 2},
+}
 
 
 @pytest.fixture(scope="module")
