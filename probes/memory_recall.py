@@ -73,7 +73,8 @@ def _headlines(wanted: Mapping[str, Memory], task: Task) -> Iterator[Headline]:
     """What each memory is for; those that solve the task come first."""
     for name, memory in wanted.items():
         n, rank = len(memory.association.keys), int(bool(task.solution) and name not in task.solution)
-        yield Headline(name, f"{memory.job}: recall of {n} pairs" if memory.job else f"recall of {n} pairs", rank)
+        recall = f"recall of {n} pair{'s' if n > 1 else ''}"
+        yield Headline(name, f"{memory.job}: {recall}" if memory.job else recall, rank)
         if memory.job_weighted:
             yield Headline(f"{name}_weighted", memory.job_weighted, rank + 1)
 

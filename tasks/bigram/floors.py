@@ -26,14 +26,16 @@ def most_frequent_so_far(tokens: Int[Tensor, "batch position"], n_tokens: int) -
     return torch.stack(modes, dim=1)
 
 
-def heuristic_floors(batch: Batch, n_tokens: int) -> list[Measurement]:
-    """Accuracy of the trivial heuristics on the positions that induction should solve."""
+def heuristic_floors(batch: Batch, n_tokens: int, noise: tuple[float, int] | None = None) -> list[Measurement]:
+    """Accuracy of the trivial heuristics on the positions that induction should solve; noise: always to name it."""
     repeat, frequent = batch.tokens, most_frequent_so_far(batch.tokens, n_tokens)
-    guesses = (
+    guesses = [
         ("in_context", "repeat", repeat),  # on untrapped sequences a repeat is never right
         ("in_context", "most_frequent", frequent),
         ("untrapped", "most_frequent", frequent),
-    )
+    ]
+    if noise is not None and noise[0] > 0:
+        guesses.append(("in_context", "noise", torch.full_like(batch.tokens, noise[1])))
     floors = []
     for role, heuristic, guess in guesses:
         asked = batch.roles[role]

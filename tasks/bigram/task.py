@@ -32,14 +32,14 @@ from torch import Tensor
 from tasks.alias import AliasTable
 from tasks.bigram.config import EXTRA, BigramConfig
 from tasks.bigram.corpus import BigramTable, load_table
-from tasks.bigram.floors import heuristic_floors, optimal_levels
+from tasks.bigram.floors import HEURISTIC, heuristic_floors, optimal_levels
 from tasks.bigram.memories import bigram_memories
 from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator as stream
-from toytf.task import DATA, FLOOR, Batch, Memory, Task
+from toytf.task import DATA, Batch, Memory, Task
 
 _VISIBLE = {" ": "␠", "\n": "⏎", "\t": "⇥"}
 
@@ -66,6 +66,8 @@ class BigramTask(Task):
             )
         self.n_positions = config.seq_len
         self.noise = None if config.noise is None else (config.noise.probability, _noise_token(config, table))
+        if self.noise is not None and self.noise[0] > 0:
+            self.role_phrases = {**self.role_phrases, "in_context": "answers after a trigger seen before"}
         output = np.full((n, n), 1 / n) if config.outputs == "uniform" else table.bigram.copy()
         if config.no_repeat:
             np.fill_diagonal(output, 0)
@@ -155,11 +157,11 @@ class BigramTask(Task):
         return self._levels
 
     def floors(self) -> list[Measurement]:
-        """Accuracy of repeating and of the most frequent token so far; entropy of the bigrams at global positions."""
-        floors = heuristic_floors(self.survey, len(self.token_names))
+        """Accuracy of repeating, of the most frequent token so far and of the noise; entropy of bigrams elsewhere."""
+        floors = heuristic_floors(self.survey, len(self.token_names), self.noise)
         best = self._levels.get(("global", "loss"), Reference()).ideal
         if best is not None:
-            floors.append(FLOOR.measurement(best, role="global", quantity="loss", heuristic="bigram_entropy"))
+            floors.append(HEURISTIC.measurement(best, role="global", quantity="loss", heuristic="bigram_entropy"))
         return floors
 
     def statistics(self, batch: Batch) -> list[Measurement]:

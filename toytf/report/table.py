@@ -8,6 +8,8 @@ from toytf.measurement import KINDS, Group, Quantity, flat, is_reference, refere
 from toytf.runs.summary import described
 
 PLACES = ("first", "full", "last")
+SMALLEST = 5e-4
+"""What three decimals would show as nothing."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,10 @@ class TableRow:
     def cells(self) -> tuple[str, ...]:
         """Name as in summary.json, measured ± spread, references."""
         shown = {"whole": whole, "power": power, "number": number}[self.quantity.group.format]
-        measured = shown(self.measured) + (f" ± {shown(self.spread)}" if self.spread is not None else "")
+        measured = shown(self.measured)
+        if self.spread is not None:
+            tiny = shown is number and abs(self.spread) < SMALLEST <= abs(self.measured)  # as many decimals as the mean
+            measured += " ± 0.000" if tiny else f" ± {shown(self.spread)}"
         references = ("–" if value is None else shown(value) for value in self.references)
         return flat(self.quantity), measured, *references
 
@@ -46,7 +51,7 @@ def number(value: float | None) -> str:
     """Three decimals, fewer for a large number, a power of ten for a tiny one; a dash for none."""
     if value is None:
         return "–"
-    if 0 < abs(value) < 5e-4:
+    if 0 < abs(value) < SMALLEST:
         return power(value)
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
 

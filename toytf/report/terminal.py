@@ -156,7 +156,8 @@ def print_end(run: "Run", *, verbose: bool) -> None:
     console, summary, known = wide_console(), run.summary, run.columns
     story = story_of(run)
     for sentence in story.sentences:
-        print(textwrap.fill(one_line(sentence), min(console.width, PROSE)))  # noqa: T201
+        together = one_line(sentence).replace(" %", "\xa0%")  # no line begins with a percent sign
+        print(textwrap.fill(together, min(console.width, PROSE)).replace("\xa0", " "))  # noqa: T201
     print()  # noqa: T201
     if verbose:
         print_table(summary, known, variants=True)

@@ -17,7 +17,7 @@ from toytf.tidy import over_seeds
 
 ACCURACY = Group(
     "accuracy", "Best accuracy", "Of all trainings of a model on the table; 1 if it knows every fact.",
-    headline=(Headline("*", "best accuracy with {n_heads} heads and {width} hidden units"),),
+    headline=(Headline("*", "best accuracy, heads: {n_heads}, hidden units: {width}"),),
 )  # fmt: skip
 
 PAPER = 32

@@ -1,8 +1,11 @@
 """What a training says at its end: is the task solved, and in which order did that come?
 
-The verdict is about the accuracy at the task's goal, by how far it has come from chance to the ideal:
+The verdict is about the accuracy at the task's goal, by how far it has come from what is had for nothing, a guess or
+the best trivial heuristic, to the ideal:
 
-    progress = (accuracy − chance) / (ideal − chance)      solved ≥ 0.95 > partly learned ≥ 0.5 > not learned
+    progress = (accuracy − trivial) / (ideal − trivial)      solved ≥ 0.95 > partly learned ≥ 0.5 > not learned
+
+There is no verdict where trivial is as good as ideal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +17,14 @@ import pandas as pd
 from toytf.measurement import Quantity, flat, reference_name
 from toytf.report.story import against, amount, counted, listed, percent
 from toytf.runs.summary import ONSET_ABOVE_CHANCE, moments
-from toytf.task import EVAL
+from toytf.task import EVAL, FLOOR
 
 if TYPE_CHECKING:
     from toytf.runs import TrainedRun
 
 SOLVED, PARTLY = 0.95, 0.5
+NO_ROOM = 0.05
+"""Where the ideal is not even this much above a trivial heuristic, an accuracy says nothing."""
 
 
 def training_findings(run: "TrainedRun") -> Iterator[str]:
@@ -32,7 +37,7 @@ def training_findings(run: "TrainedRun") -> Iterator[str]:
         ideal = config.model.init == "ideal"
         yield f"Nothing was trained: the model is {'the ideal construction' if ideal else 'as it was initialised'}."
     summary, what = run.summary, task.role_phrase(task.goal)
-    yield verdict(seeds, summary, _accuracy(task.goal), what)
+    yield verdict(seeds, summary, _accuracy(task.goal), what, _heuristics(run))
     for name in config.evaluate_on:
         metric = _accuracy(task.goal, name)
         if metric in summary:
@@ -52,35 +57,54 @@ def _accuracy(role: str, on: str = "") -> str:
     return flat(Quantity(EVAL, at={"on": on, **at} if on else at))
 
 
-def verdict(seeds: pd.DataFrame, summary: Mapping[str, float], metric: str, what: str) -> str:
+def _heuristics(run: "TrainedRun") -> list[str]:
+    """The metrics that say how accurate trivial heuristics are at the task's goal."""
+    at = {"role": run.task.goal, "quantity": "accuracy"}.items()
+    return [
+        name
+        for name, about in run.columns.items()
+        if about.group.name == FLOOR.name and not about.on and at <= about.at.items()
+    ]
+
+
+def verdict(
+    seeds: pd.DataFrame, summary: Mapping[str, float], metric: str, what: str, heuristics: Sequence[str] = ()
+) -> str:
     """The verdict in each seed, and the accuracy: `Solved: 98.4 % of the facts are right (ideal 100 %, chance 1.5 %).`
 
-    seeds: the last values, one row a seed; what: what the accuracy is taken over, such as `facts`.
+    seeds: the last values, one row a seed; what: what the accuracy is taken over, such as `facts`; heuristics: the
+    metrics that say what trivial ones reach.
     """
     if metric not in summary:
         return f"No verdict: there were no {what} in the evaluation."
-    said = f"{amount(summary, metric, percent)} of the {what} are right{against(summary, metric, percent)}"
-    levels = [reference_name(kind, metric) for kind in ("ideal", "chance")]
-    if not all(level in seeds for level in levels):
-        return f"{said[0].upper()}{said[1:]}. The task names no ideal to compare with."
-    ideal, chance = (seeds[level] for level in levels)
-    progress = ((seeds[metric] - chance) / (ideal - chance)).tolist()
-    return f"{verdicts(progress)}: {said}."
+    best = max((summary[floor] for floor in heuristics if floor in summary), default=None)
+    ideal, chance = (summary.get(reference_name(kind, metric)) for kind in ("ideal", "chance"))
+    levels = {"ideal": ideal, "best heuristic": best, "chance": chance}
+    shown = ", ".join(f"{name} {percent(level)}" for name, level in levels.items() if level is not None)
+    said = f"{amount(summary, metric, percent)} of the {what} are right" + (f" ({shown})" if shown else "")
+    trivial = max((level for level in (chance, best) if level is not None), default=None)
+    if ideal is None or trivial is None:
+        return f"No verdict, as the task does not say what is ideal: {said}."
+    if ideal - trivial < NO_ROOM:
+        return f"No verdict, as a trivial heuristic is right as often as the ideal: {said}."
+    return f"{verdicts([(value - trivial) / (ideal - trivial) for value in seeds[metric].tolist()])}: {said}."
 
 
 def verdicts(progress: Sequence[float]) -> str:
     """`Solved`, `Solved in all 3 seeds`, or how many seeds came how far."""
     words = [learned(part) for part in progress]
     kinds = {word: words.count(word) for word in ("solved", "partly learned", "not learned") if word in words}
-    if len(words) == 1:
+    n = len(words)
+    if n == 1:
         return words[0].capitalize()
     if len(kinds) == 1:
-        return f"{words[0].capitalize()} in all {len(words)} seeds"
-    return listed([f"{word} in {n}" for word, n in kinds.items()]).capitalize() + f" of {len(words)} seeds"
+        every = f"any of {n} seeds" if words[0] == "not learned" else f"all {n} seeds" if n > 2 else "both seeds"
+        return f"{words[0].capitalize()} in {every}"
+    return f"Of {n} seeds, " + listed([f"{count} {word}" for word, count in kinds.items()])
 
 
 def learned(progress: float) -> str:
-    """The word for how much of the way from chance to the ideal was made."""
+    """The word for how much of the way to the ideal was made."""
     return "solved" if progress >= SOLVED else "partly learned" if progress >= PARTLY else "not learned"
 
 
@@ -98,20 +122,24 @@ class Moment:
 
 def _order(run: "TrainedRun") -> Iterator[str]:
     """In which order memories left chance, or if none was measured, accuracies came halfway to the ideal."""
-    for timed, words in {
-        "onset": f"Recall rose {ONSET_ABOVE_CHANCE:g} above chance",
-        "halfway": "Accuracy made half of its way to the ideal",
+    every, n_seeds = run.config.train.evaluation.every, len(run.seeds)
+    means = f", means over {n_seeds} seeds" if n_seeds > 1 else ""
+    for timed, (came_there, never_came) in {
+        "onset": (
+            f"Recall rose {ONSET_ABOVE_CHANCE:g} above chance",
+            f"Recall did not rise {ONSET_ABOVE_CHANCE:g} above chance",
+        ),
+        "halfway": ("Accuracy was halfway to the ideal", "Accuracy did not come halfway to the ideal"),
     }.items():
         found = _moments(run, timed)
         came = [moment for moment in found if moment.step is not None]
         never = [moment.name for moment in found if moment.step is None]
-        if len(came) > 1:
-            every = run.config.train.evaluation.every
-            yield f"{words} in this order: {in_order(came, every, len(run.seeds))} (evaluated every {every} steps)."
-        elif came:
-            yield f"{words} in {came[0].name} {_when(came, len(run.seeds))}."
-        if never:
-            yield f"{words} never in {listed(never)}."
+        if came:
+            order = f"{'in this order:' if len(came) > 1 else 'in'} {in_order(came, every, n_seeds)}"
+            others = f", not in {listed(never, 'or')}" if never else ""
+            yield f"{came_there} {order}{others} (evaluated every {every} steps{means})."
+        elif never:
+            yield f"{never_came} in {listed(never, 'or')}."
         if found:
             return
 
@@ -135,7 +163,10 @@ def _when(tie: Sequence[Moment], n_seeds: int = 1) -> str:
 
 
 def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
-    """Of the task's solution, if it names one: what was measured of each memory; of accuracies, those of headlines."""
+    """Of the task's solution, if it names one: what was measured of each memory; of accuracies, those of headlines.
+
+    Not of a memory that a guess recalls, such as one with a single pair.
+    """
     seeds, columns, solution = run.seeds, run.columns, run.task.solution
     own = {
         name: about for name, about in columns.items()
@@ -149,6 +180,8 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
     steps: Mapping[str, str] = {name: moment for moment, (name, _) in moments(columns).items()}
     found = []
     for name, about in own.items():
+        if timed == "onset" and run.summary.get(reference_name("chance", name), 0.0) + ONSET_ABOVE_CHANCE >= 1:
+            continue
         came = seeds[steps[name]].dropna() if steps[name] in seeds else pd.Series(dtype=float)
         found.append(
             Moment(about.label, float(came.mean()) if len(came) else None, len(seeds) - len(came))
