@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toytf.runs import lock
-from toytf.runs.checksums import Checksums, read_bytes, sha256
 from toytf.errors import UserError, shortened
 from toytf.files import write_atomic
 from toytf.measurement import Measurement, Quantity, as_row, from_json, to_json
+from toytf.runs import lock
+from toytf.runs.checksums import Checksums, read_bytes, sha256
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from toytf.build import build_model, build_probe, build_task, build_evaluate_on, pick_device
+from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
 from toytf.config.plugins import probe_config
 from toytf.errors import UserError, nearest
 from toytf.models.transformer import ToyTransformer
