@@ -21,7 +21,9 @@ app = typer.Typer(
 
 @app.command("run")
 def run_command(
-    config: Annotated[Path, typer.Argument(help="A YAML config, such as configs/quickstart.yaml.")],
+    config: Annotated[
+        Path, typer.Argument(help="A config that ships, such as quickstart (see `toytf list configs`), or a YAML file.")
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.steps=500.")
     ] = None,

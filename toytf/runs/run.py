@@ -79,7 +79,7 @@ class Run:
 
     @property
     def trained(self) -> "TrainedRun":
-        """This run with its task, models and probes; refused if its experiment trains no model."""
+        """The same run with its task, models and probes; refused if its experiment trains no model."""
         from toytf.runs.trained import TrainedRun
 
         if not self.config.trains_model:
