@@ -45,8 +45,8 @@ def test_a_number_has_three_decimals_fewer_if_large_and_a_power_of_ten_if_tiny(v
 def test_sizes_and_widths_are_in_the_order_of_numbers() -> None:
     at = [(rule, d, m) for rule in ("optimum", "low_rank") for d in (128, 16, 8) for m in (16, 4)]
     (section,) = table(*(CAPACITY.measurement(1.0, rule=rule, d=d, width=m) for rule, d, m in at))
-    assert names(section)[:4] == ["low_rank_d8_m4", "low_rank_d8_m16", "low_rank_d16_m4", "low_rank_d16_m16"]
-    assert names(section)[-1] == "optimum_d128_m16"
+    assert names(section)[:4] == [f"capacity/low_rank_{size}" for size in ("d8_m4", "d8_m16", "d16_m4", "d16_m16")]
+    assert names(section)[-1] == "capacity/optimum_d128_m16"
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,15 @@ def test_a_column_is_shown_if_there_is_something_in_it(references: dict[str, flo
     assert columns(as_row(measured)) == shown
     (section,) = table(*measured)
     assert [row.cells() for row in section.rows] == [
-        ("a", "3.000", *(number(references[kind]) for kind in shown)),
-        ("b", "4.000", *("–" for _ in shown)),
+        ("capacity/a", "3.000", *(number(references[kind]) for kind in shown)),
+        ("capacity/b", "4.000", *("–" for _ in shown)),
     ]
 
 
 def test_beside_the_mean_stands_the_spread_over_seeds() -> None:
     spreads = {"capacity/a/std": 1.25, "theory/capacity/a/std": 0.0}
     (section,) = table(CAPACITY.measurement(190.9, "a", theory=181.8), **spreads)
-    assert [row.cells() for row in section.rows] == [("a", "190.9 ± 1.250", "181.8")]
+    assert [row.cells() for row in section.rows] == [("capacity/a", "190.9 ± 1.250", "181.8")]
 
 
 def test_groups_are_shown_as_whoever_measures_declares_them() -> None:
@@ -90,8 +90,8 @@ def test_steps_are_whole_and_those_at_half_of_the_way_are_left_to_the_full_table
     steps = {"onset/recall/W_KQ1": 120.0, "onset/recall/W_KQ1/std": 10.4, "halfway/eval/in_context_loss": 133.4}
     full, short = (table(*measured, variants=variants, **steps) for variants in (True, False))
     cells = {part.group.name: part.rows[0].cells()[:2] for part in full}
-    assert cells["onset"] == ("recall/W_KQ1", "120 ± 10")
-    assert cells["halfway"] == ("eval/in_context_loss", "133")
+    assert cells["onset"] == ("onset/recall/W_KQ1", "120 ± 10")
+    assert cells["halfway"] == ("halfway/eval/in_context_loss", "133")
     assert [part.group.name for part in short] == ["recall", "eval", "onset"]
 
 
@@ -104,9 +104,9 @@ def test_a_test_has_tables_of_its_own_with_references_of_its_own() -> None:
     ]
     shown = {part.heading: [row.cells() for row in part.rows] for part in table(*measured)}
     assert shown == {
-        EVAL.title: [("in_context_accuracy", "0.400", "0.500")],
-        f"{EVAL.title} (clean)": [("in_context_accuracy", "0.800", "1.000")],
-        "Recall (fraction) (clean)": [("a", "2.000", "–")],
+        EVAL.title: [("eval/in_context_accuracy", "0.400", "0.500")],
+        f"{EVAL.title} (clean)": [("eval@clean/in_context_accuracy", "0.800", "1.000")],
+        "Recall (fraction) (clean)": [("recall@clean/a", "2.000", "–")],
     }
 
 
@@ -119,7 +119,7 @@ def test_groups_come_as_they_were_measured_but_for_those_that_ask_to_be_last_or_
 
 def test_a_metric_of_which_nothing_is_known_is_shown_by_its_name() -> None:
     (section,) = summary_table({"zebra@clean/a": 2.0}, {})
-    assert (section.heading, section.on, names(section)) == ("zebra (clean)", "clean", ["a"])
+    assert (section.heading, section.on, names(section)) == ("zebra (clean)", "clean", ["zebra@clean/a"])
 
 
 def test_variants_are_left_to_the_full_table_unless_their_group_says_otherwise() -> None:
@@ -129,5 +129,8 @@ def test_variants_are_left_to_the_full_table_unless_their_group_says_otherwise()
         FLOOR.measurement(0.3, role="all", quantity="accuracy", heuristic="repeat"),
     ]
     full, short = (table(*measured, variants=variants) for variants in (True, False))
-    assert [names(part) for part in full] == [["optimum_d8", "optimum_d8/feasible"], ["all_accuracy/repeat"]]
-    assert [names(part) for part in short] == [["optimum_d8"], ["all_accuracy/repeat"]]
+    assert [names(part) for part in full] == [
+        ["capacity/optimum_d8", "capacity/optimum_d8/feasible"],
+        ["floor/all_accuracy/repeat"],
+    ]
+    assert [names(part) for part in short] == [["capacity/optimum_d8"], ["floor/all_accuracy/repeat"]]
