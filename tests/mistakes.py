@@ -40,7 +40,9 @@ MISTAKES = {
     "key_of_attention": _override("model.attention.nheads=2", says=('"model.attention"', 'did you mean "n_heads"?')),
     "key_of_optimizer": _override("train.optimizer.lrr=1", says=('"train.optimizer"', 'did you mean "lr"?')),
     "key_of_logging": _override("logging.projct=x", says=('"logging"', 'did you mean "project"?')),
-    "key_at_top": _override("sedes=[1]", says=('"sedes"', 'did you mean "seeds"?', "accepted: device, evaluate_on, experiment")),
+    "key_at_top": _override(
+        "sedes=[1]", says=('"sedes"', 'did you mean "seeds"?', "accepted: device, evaluate_on, experiment")
+    ),
     "section_at_top": _override("trian.steps=3", says=('"trian"', 'did you mean "train"?')),
     "key_like_no_other": _override("model.zebra=3", says=('"zebra" in "model"', "accepted: attention, beta")),
     "key_of_a_probe": _override("probes=[{kind: memory_recall, failure: 3}]", says=('"probes.0"', '"failures"')),
@@ -129,11 +131,18 @@ MISTAKES = {
     "probe_of_noise_without_it": _override("probes=[noise]", says=('probe "noise"', "task.noise.probability = 0.5")),
     # a test: the task with changes
     "key_of_a_test": _override(
-        "evaluate_on={short: {seq_length: 8}}", says=('evaluate_on.short: unknown key "seq_length": did you mean "seq_len"?',)
+        "evaluate_on={short: {seq_length: 8}}",
+        says=('evaluate_on.short: unknown key "seq_length": did you mean "seq_len"?',),
     ),
-    "value_of_a_test": _override("evaluate_on={short: {seq_len: 1}}", says=("evaluate_on.short: seq_len = 1", "greater than")),
-    "kind_of_a_test": _override("evaluate_on={other: {kind: copy}}", says=('evaluate_on.other: kind = "copy"', "bigram")),
-    "name_of_a_test": _override("evaluate_on={Not-A-Name: {}}", says=('evaluate_on: "Not-A-Name"', "small letters, digits and _")),
+    "value_of_a_test": _override(
+        "evaluate_on={short: {seq_len: 1}}", says=("evaluate_on.short: seq_len = 1", "greater than")
+    ),
+    "kind_of_a_test": _override(
+        "evaluate_on={other: {kind: copy}}", says=('evaluate_on.other: kind = "copy"', "bigram")
+    ),
+    "name_of_a_test": _override(
+        "evaluate_on={Not-A-Name: {}}", says=('evaluate_on: "Not-A-Name"', "small letters, digits and _")
+    ),
     "list_for_a_test": _override("evaluate_on={short: [8]}", says=("evaluate_on.short: should be a mapping",)),
     "list_for_tests": _override("evaluate_on=[short]", says=("evaluate_on: should be a mapping",)),
     "probe_that_a_test_does_not_fit": _override(

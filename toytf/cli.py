@@ -94,7 +94,9 @@ def probe_command(
 
 @app.command("claims")
 def claims_command(
-    names: Annotated[list[str] | None, typer.Argument(help="Claims or areas [default: all].")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Claims (bigram/ideal), areas (bigram) or files [default: all].")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where their runs and claims.json go.")] = Path("runs/claims"),
 ) -> None:
     """Check sentences of the literature: predicted, measured ± spread, verdict."""

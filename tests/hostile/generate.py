@@ -167,7 +167,8 @@ def _texts(data: Any) -> set[str]:
 SHIPPED = [read_config(path) for path in config_files().values()]
 TEXTS = sorted({text for config in SHIPPED for text in _texts(config)})
 KEYS = sorted(
-    set().union(*map(_keys, SHIPPED)) | {"zebra", "evaluate_on", "freeze", "unfreeze", "beta", "facts", "corpus", "base"}
+    set().union(*map(_keys, SHIPPED))
+    | {"zebra", "evaluate_on", "freeze", "unfreeze", "beta", "facts", "corpus", "base"}
 )
 
 

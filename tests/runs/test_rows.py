@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from toytf import files
-from toytf.runs import rows
 from toytf.errors import UserError
 from toytf.measurement import Group, Measurement, as_row
+from toytf.runs import rows
 from toytf.runs.rows import MetricsFile, Row, read_columns, read_rows
 
 LOSS = Group("eval", "Loss")

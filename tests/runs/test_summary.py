@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from toytf.runs import summary
 from toytf.measurement import Group, Quantity, flat
+from toytf.runs import summary
 from toytf.task import EVAL
 
 LOSS, ACCURACY = "eval/in_context_loss", "eval/in_context_accuracy"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import toytf
-from toytf.build import build_task, build_evaluate_on
+from toytf.build import build_evaluate_on, build_task
 from toytf.config.compose import overlay
 from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, UserError

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.bigram_data import loop_sequence
+from toytf.benchmarks.bigram_data import loop_sequence
 from tasks.alias import AliasTable
 from tasks.bigram.config import SHAKESPEARE, BigramConfig
 from tasks.bigram.corpus import load_table
