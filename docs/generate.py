@@ -109,6 +109,10 @@ bigram/ideal` one claim.
 *Confirmed*: every expectation holds. *Refuted*: one fails, on average over seeds, by more than its tolerance plus the
 spread. *Not reached*: one fails by less than that, or in some seeds only. ± after a measured value is the standard
 deviation over seeds.
+
+Papers: Bietti et al. 2023 is arXiv 2306.00802, Chen, Bruna, Bietti 2024 is arXiv 2406.03068, Nichani, Lee, Bietti 2024
+is arXiv 2412.06538, Giorlandino, Goldt, Maillard 2026 is arXiv 2605.10795, Barnfield et al. 2026 is arXiv 2605.05189,
+Lyu and Li 2020 is arXiv 1906.05890. "Derived" means that we derived the formula.
 """
 
 
