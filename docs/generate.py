@@ -183,11 +183,11 @@ def _shown(value: float | None, metric: str) -> str:
 
 @dataclass(frozen=True)
 class Declared:
-    """A group of metrics, the module that declares it, and its flat names with what each can be read against."""
+    """A group of metrics, the module that declares it, and its flat names with what each is compared with, if known."""
 
     group: Group
     module: str
-    names: Mapping[str, tuple[str, ...]]
+    names: Mapping[str, tuple[str, ...] | None]
 
     def row(self) -> tuple[str, ...]:
         """Its line of the list."""
@@ -195,10 +195,11 @@ class Declared:
         shown = {"whole": "whole numbers", "power": "powers of ten", "number": ""}[group.format]
         details = ", ".join(filter(None, [group.unit, shown, "in no table" if group.place == "log" else ""]))
         told = f"**{group.title}**" + (f" ({details})" if details else "") + (f". {group.says}" if group.says else "")
-        kinds = ", ".join(kind for kind in KINDS if any(kind in found for found in self.names.values()))
+        compared = ", ".join(kind for kind in KINDS if any(kind in found for found in self.names.values() if found))
+        known = any(found is not None for found in self.names.values())
         file = f"{self.module.replace('.', '/')}.py"
         examples = ", ".join(f"`{name}`" for name in _examples(self.names))
-        return f"[`{group.name}`](../{file})", told, kinds or "–", examples or "–"
+        return f"[`{group.name}`](../{file})", told, compared or ("–" if known else ""), examples
 
 
 @cache
@@ -218,15 +219,15 @@ def _makes_group(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and ast.unparse(value.func) == "Group"
 
 
-def _names(group: Group, module: str, found: list[tuple[str, Group]]) -> dict[str, tuple[str, ...]]:
-    """Flat names of a group, and what each can be read against.
+def _names(group: Group, module: str, found: list[tuple[str, Group]]) -> dict[str, tuple[str, ...] | None]:
+    """Flat names of a group, and what each is compared with.
 
     Where several modules declare a group of this name, a run has that of its own experiment, else that of a probe.
     """
     makers = [maker for maker, other in found if other.name == group.name]
     packages = [_package(experiment) for experiment in plugins("experiments")]
     outside = [maker for maker in makers if not maker.startswith(tuple(packages))]
-    names: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...] | None] = {}
     for experiment, name, kinds in _metrics():
         inside = [maker for maker in makers if maker.startswith(_package(experiment))]
         if name.partition("/")[0] == group.name and module in (inside or outside):
@@ -235,9 +236,9 @@ def _names(group: Group, module: str, found: list[tuple[str, Group]]) -> dict[st
 
 
 @cache
-def _metrics() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Names that exist: of the small runs of the tests, with what each can be read against, and of the claims."""
-    found: list[tuple[str, str, tuple[str, ...]]] = []
+def _metrics() -> list[tuple[str, str, tuple[str, ...] | None]]:
+    """Names that exist: of the small runs of the tests, with what each is compared with, and of the claims."""
+    found: list[tuple[str, str, tuple[str, ...] | None]] = []
     for section in METRIC_NAMES.read_text(encoding="utf-8").removeprefix("# ").split("\n# "):
         config, *lines = section.strip().splitlines()
         experiment = read_config(ROOT / "configs" / f"{config.removesuffix('.yaml')}.yaml")["experiment"]
@@ -245,7 +246,7 @@ def _metrics() -> list[tuple[str, str, tuple[str, ...]]]:
             name, *kinds = line.split()
             found.append((experiment, name, tuple(kinds)))
     for claim, configs in map(load_claim, claim_files().values()):
-        found += [(configs[asked.run].experiment, asked.metric, ()) for asked in claim.expect]
+        found += [(configs[asked.run].experiment, asked.metric, None) for asked in claim.expect]
     return found
 
 
@@ -277,7 +278,7 @@ def _groups() -> str:
     sections: dict[str, list[Declared]] = {room: [] for room in rooms}
     for one in declared():
         sections[max((room for room in rooms if one.module.startswith(room)), key=len)].append(one)
-    columns = ("group", "what it is, and what to look for", "read against", "names, such as")
+    columns = ("group", "what it is, and what to look for", "compare with", "names, such as")
     parts = [
         f"### {rooms[room]}\n\n{_table(columns, [one.row() for one in ones])}"
         for room, ones in sections.items()
