@@ -217,7 +217,7 @@ def test_the_figure_of_scores_marks_the_levels_of_theory():
             assert np.sum(np.asarray(bars.y) * bars.width) == pytest.approx(1)
 
 
-def test_the_figure_of_a_spectrum_shows_both_laws():
+def test_the_figure_of_a_spectrum_shows_both_predictions():
     figure = probe("spectrum", *setting()).figure()
     for name in ("measured", "Gaussian matrix", "Hebbian matrix"):
         for curve in traces(figure, name):

@@ -23,7 +23,7 @@ def test_the_sizes_of_the_notebook_have_the_rates_of_the_formulas() -> None:
 
 
 @given(sizes, sizes, sizes)
-def test_the_rates_of_a_balanced_table_are_those_of_its_laws(S: int, R: int, D: int) -> None:
+def test_the_rates_of_a_balanced_table_are_those_of_its_distributions(S: int, R: int, D: int) -> None:
     of_relation = np.repeat(np.eye(R)[0], D) / D  # D of R·D answers
     of_subject = np.tile(np.eye(D)[0], R) / R  # one in each relation
     assert theory.token_rate(1 / R, of_relation) == pytest.approx(theory.relation_rate(R, D), rel=1e-9)

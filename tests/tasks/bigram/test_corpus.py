@@ -56,7 +56,7 @@ def test_characters_are_ordered_by_frequency(table: BigramTable):
     assert (np.diff(table.unigram) <= 0).all()
 
 
-def test_the_laws_are_laws(table: BigramTable):
+def test_the_rows_are_distributions(table: BigramTable):
     assert table.unigram.sum() == pytest.approx(1)
     assert table.bigram.sum(1) == pytest.approx(np.ones(65))
     assert table.bigram.min() >= 0

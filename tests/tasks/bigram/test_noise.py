@@ -149,7 +149,7 @@ def test_the_default_noise_is_an_exclamation_mark():
 # A token of its own
 
 
-def test_an_extra_token_is_one_more_and_has_no_other_place_in_the_laws():
+def test_an_extra_token_is_one_more_and_has_no_other_place_in_the_distributions():
     task, plain = make(0.5, "extra"), make(None)
     assert task.token_names == task.output_names == (*plain.token_names, "τ")
     assert task.noise == (0.5, N)
