@@ -8,50 +8,14 @@ from typing import Any
 
 import pytest
 
-from tasks.bigram.noise_learning.config import NoiseLearningConfig
-from tasks.bigram.three_steps.config import ThreeStepsConfig
-from tasks.factual.capacity.config import FactCapacityConfig
-from tasks.factual.dynamics.config import FactDynamicsConfig
+from tests.tiny import small_sizes, tiny
 from toytf.claims import load_claim
-from toytf.config.compose import overlay
-from toytf.config.plugins import ExperimentConfig, plugins
+from toytf.config.plugins import plugins
 from toytf.config.shipped import claim_files
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.launch import run_config
-from toytf.experiments.storage.config import StorageConfig
-from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.measurement import KINDS, flat, reference_name
 from toytf.runs import Run
-
-# Names of metrics do not depend on these sizes.
-TINY_TRAINING = {
-    "train": {"steps": 0, "evaluation": {"sequences": 64}},  # enough for rare triggers to come twice
-    "model": {"d_model": 16},
-}
-TINY_TASKS = {
-    "bigram": {"seq_len": 32},
-    "factual": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
-}
-TINY = {
-    NoiseLearningConfig: {"repeats": 1},
-    ThreeStepsConfig: {"evaluation_samples": 64},
-    # a table that is never learned has no metric: ten steps learn some more than 1 in 8, at every size
-    FactCapacityConfig: {
-        "goal": 0.15, "resolution": 0.9, "learning_rates": [5e-2], "steps": 10, "check_every": 5,
-        "batch_size": 64, "check_sequences": 64, "seq_len": 3,
-    },
-    # a stage that does not come has no metric: with these sizes all come, in every run
-    FactDynamicsConfig: {
-        "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,
-    },
-}  # fmt: skip
-TINY_STORAGE = {
-    "dimension": 4,
-    "width": 3,
-    "n": 4,
-    "noise_vectors": 2,
-    "pairs": {"first": 2, "second": 2, "answers": 2},
-}
 
 
 @pytest.fixture(scope="module")
@@ -61,35 +25,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], s
     @cache
     def names(claim: str, run: str) -> set[str]:
         config = load_claim(claim_files()[claim])[1][run]
-        done = run_config(_tiny(config), tmp_path_factory.mktemp("claims") / "run", resume=False)
+        done = run_config(tiny(config), tmp_path_factory.mktemp("claims") / "run", resume=False)
         if isinstance(config, CapacityConfig):
-            return _with_sizes(done, _small_sizes(config))
+            return _with_sizes(done, small_sizes(config))
         return {*done.history.columns, *done.summary}
 
     return names
-
-
-def _tiny(config: ExperimentConfig) -> ExperimentConfig:
-    content = config.model_dump(mode="json", exclude_unset=False)
-    changes: dict[str, Any] = TINY.get(type(config), TINY_TRAINING)
-    if isinstance(config, TrainExperimentConfig):
-        changes = changes | {"task": TINY_TASKS[config.task.kind]}
-    if isinstance(config, CapacityConfig):
-        small = _small_sizes(config)
-        changes = {"dimensions": [*small["d"]], "widths": [*small["width"]], "draws": 1}
-        changes |= {"resolution": 0.9, "trained": {"steps": 50}}
-    if isinstance(config, StorageConfig):
-        changes = {name: value for name, value in TINY_STORAGE.items() if content[name] is not None}
-    content |= {"seeds": [0], "threads": 1, "device": "cpu"}
-    return type(config).model_validate(overlay(content, changes))
-
-
-def _small_sizes(config: CapacityConfig) -> dict[str, dict[Any, Any]]:
-    """Small sizes in place of those of a capacity, by factor: what each stands for."""
-    sizes = dict(zip(range(5, 12), config.dimensions, strict=False))
-    widths = dict(zip(range(2, 5), config.widths, strict=False))
-    assert (len(sizes), len(widths)) == (len(config.dimensions), len(config.widths))
-    return {"d": sizes, "width": widths}
 
 
 def _with_sizes(run: Run, given: dict[str, dict[Any, Any]]) -> set[str]:

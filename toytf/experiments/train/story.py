@@ -37,7 +37,8 @@ def training_findings(run: "TrainedRun") -> Iterator[str]:
         ideal = config.model.init == "ideal"
         yield f"Nothing was trained: the model is {'the ideal construction' if ideal else 'as it was initialised'}."
     summary, what = run.summary, task.role_phrase(task.goal)
-    yield verdict(seeds, summary, _accuracy(task.goal), what, _heuristics(run))
+    said = verdict(seeds, summary, _accuracy(task.goal), what, _heuristics(run))
+    yield said if config.train.steps else said.replace(" learned", " solved")
     for name in config.evaluate_on:
         metric = _accuracy(task.goal, name)
         if metric in summary:

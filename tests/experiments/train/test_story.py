@@ -1,0 +1,142 @@
+"""The end of a training: solved or not by a stated rule, and in which order memories came."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import toytf
+from toytf.experiments.train.story import Moment, in_order, learned, verdict, verdicts
+from toytf.report.story import story_of
+
+FEW: dict[str, Any] = {
+    "task.seq_len": 32,
+    "model.d_model": 32,
+    "train.steps": 4,
+    "train.batch_size": 8,
+    "train.evaluation.every": 2,
+    "train.evaluation.sequences": 64,
+    "threads": 1,
+    "logging.wandb": "off",
+}
+
+
+def said(accuracies: list[float], **levels: float) -> str:
+    """The verdict on accuracies of facts, one a seed, beside an ideal, a chance value and a heuristic."""
+    summary = {"eval/fact_accuracy": sum(accuracies) / len(accuracies)}
+    summary |= {f"{kind}/eval/fact_accuracy": level for kind, level in levels.items() if kind != "heuristic"}
+    if "heuristic" in levels:
+        summary["floor/repeat"] = levels["heuristic"]
+    seeds = pd.DataFrame({"eval/fact_accuracy": accuracies})
+    return verdict(seeds, summary, "eval/fact_accuracy", "facts", ["floor/repeat"])
+
+
+@pytest.mark.parametrize(
+    ("progress", "word"),
+    [(1.02, "solved"), (0.95, "solved"), (0.949, "partly learned"), (0.5, "partly learned"), (0.499, "not learned")],
+)
+def test_solved_is_95_percent_of_the_way_to_the_ideal_and_partly_learned_half_of_it(progress: float, word: str) -> None:
+    assert learned(progress) == word
+
+
+def test_the_way_begins_at_a_guess() -> None:
+    assert said([0.96], ideal=1.0, chance=0.2) == "Solved: 96.0 % of the facts are right (ideal 100 %, chance 20.0 %)."
+    assert said([0.95], ideal=1.0, chance=0.2).startswith("Partly learned: ")
+
+
+def test_the_way_begins_at_the_best_trivial_heuristic_where_there_is_one() -> None:
+    levels = {"ideal": 1.0, "chance": 0.1, "heuristic": 0.5}
+    assert said([0.7], **levels).startswith("Not learned: 70.0 % of the facts")
+    assert said([0.75], **levels).startswith("Partly learned: ")
+    assert "(ideal 100 %, best heuristic 50.0 %, chance 10.0 %)" in said([0.7], **levels)
+
+
+def test_the_way_ends_at_the_ideal_even_if_that_is_far_from_all() -> None:
+    assert said([0.6], ideal=0.62, chance=0.02).startswith("Solved: ")
+
+
+def test_there_is_no_verdict_where_a_heuristic_is_as_good_as_the_ideal_or_the_task_names_none() -> None:
+    assert said([0.5], ideal=0.5, chance=0.1, heuristic=0.49).startswith("No verdict, as a trivial heuristic is right")
+    assert said([0.5]) == "No verdict, as the task does not say what is ideal: 50.0 % of the facts are right."
+    missing = verdict(pd.DataFrame({"a": [1.0]}), {}, "eval/fact_accuracy", "facts")
+    assert missing == "No verdict: there were no facts in the evaluation."
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        ([1.0, 0.99], "Solved in both seeds"),
+        ([1.0, 0.99, 0.98], "Solved in all 3 seeds"),
+        ([0.1, 0.2, 0.3], "Not learned in any of 3 seeds"),
+        ([1.0, 0.6, 0.1, 0.99], "Of 4 seeds, 2 solved, 1 partly learned and 1 not learned"),
+    ],
+)
+def test_several_seeds_are_counted(progress: list[float], words: str) -> None:
+    assert verdicts(progress) == words
+
+
+def test_what_came_within_one_evaluation_came_together() -> None:
+    moments = [Moment("W_KQ1", 70.0), Moment("W_OV2", 10.0), Moment("W_KQ2", 10.0)]
+    assert in_order(moments, 10, 1) == "W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70"
+    near = [Moment("W_OV2", 12.0), Moment("W_KQ2", 21.9), Moment("W_KQ1", 22.0)]
+    assert in_order(near, 10, 5) == "W_OV2 and W_KQ2 by steps 12 and 22, W_KQ1 by step 22"
+
+
+def test_seeds_in_which_something_never_came_are_counted() -> None:
+    assert in_order([Moment("W_KQ1", 70.0, missing=2)], 10, 5) == "W_KQ1 by step 70 (in 3 of 5 seeds)"
+
+
+def test_the_end_of_a_training_says_how_far_it_came_and_what_was_not_trained(tmp_path: Path) -> None:
+    run = toytf.run("configs/quickstart.yaml", {**FEW, "seeds": [0, 1]}, out=tmp_path / "run")
+    first, *others = story_of(run).sentences
+    assert first.startswith("Not learned in any of 2 seeds: ")
+    assert "of the answers that the context determines are right (ideal 100 %, best heuristic " in first
+    assert any("Recall " in sentence and " 0.1 above chance " in sentence for sentence in others)
+    assert others[-1].startswith("The loss was taken only on answers that the context determines (train.loss = in_con")
+    assert story_of(run).next_step.startswith(f"toytf probe {tmp_path / 'run'} ")
+
+
+def test_without_a_step_nothing_was_trained(tmp_path: Path) -> None:
+    ideal, random = (
+        toytf.run("configs/bigram/ideal.yaml", {**FEW, "train.steps": 0, "seeds": [0], **more}, out=tmp_path / name)
+        for name, more in {
+            "ideal": {"model.d_model": 512, "task.seq_len": 256, "train.evaluation.sequences": 32},
+            "random": {"model.init": "random", "model.beta": {}},
+        }.items()
+    )
+    assert story_of(ideal).sentences[0] == "Nothing was trained: the model is the ideal construction."
+    assert story_of(ideal).sentences[1].startswith("Solved: ")
+    assert story_of(random).sentences[0] == "Nothing was trained: the model is as it was initialised."
+    assert story_of(random).sentences[1].startswith("Not solved: ")
+    assert len(story_of(ideal).sentences) == 2  # no order of learning, no word about the loss
+
+
+def test_a_run_on_the_way_says_where_it_is(tmp_path: Path) -> None:
+    run = toytf.run("configs/quickstart.yaml", FEW, out=tmp_path / "run")
+    lines = run.metrics_file.read_bytes().splitlines(keepends=True)
+    early = tmp_path / "early"
+    early.mkdir()
+    for name in ("config.yaml", "columns.json"):
+        (early / name).write_bytes((run.directory / name).read_bytes())
+    (early / "metrics.jsonl").write_bytes(b"".join(lines[:2]))
+    assert story_of(toytf.Run.open(early)).sentences[0] == "The run has not ended: this is step 2 of 4."
+
+
+def test_accuracies_are_put_in_order_where_no_memory_is_measured(tmp_path: Path) -> None:
+    sizes = {"task.n_subjects": 4, "task.n_relations": 4, "task.n_answers": 2, "model.d_model": 16}
+    steps = {"train.steps": 60, "train.evaluation.every": 5, "train.batch_size": 256, "train.evaluation.sequences": 256}
+    changed = {**sizes, **steps, "probes": ["facts"], "threads": 1, "logging.wandb": "off"}
+    run = toytf.run("configs/factual/quick.yaml", changed, out=tmp_path / "run")
+    found = run.summary
+    came = {name: found[f"halfway/eval/{name}_accuracy"] for name in ("relation", "fact")}
+    assert came["relation"] <= came["fact"]
+    (sentence,) = (line for line in story_of(run).sentences if line.startswith("Accuracy was halfway"))
+    assert sentence.index("relation_accuracy") < sentence.index("fact_accuracy")
+    assert f"by step {came['fact']:.0f} (evaluated every 5 steps)." in sentence
+
+
+def test_what_a_run_was_evaluated_on_besides_has_a_sentence_of_its_own(tmp_path: Path) -> None:
+    run = toytf.run("configs/bigram/noisy.yaml", {**FEW, "seeds": [0], "probes": []}, out=tmp_path / "run")
+    assert story_of(run).sentences[0].startswith("No verdict, as a trivial heuristic is right as often as the ideal: ")
+    assert story_of(run).sentences[1].startswith("Evaluated on clean, ")

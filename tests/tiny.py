@@ -1,0 +1,60 @@
+"""Configs made as small as can be: the names of their metrics, or how their runs end, do not depend on sizes."""
+
+from typing import Any
+
+from tasks.bigram.noise_learning.config import NoiseLearningConfig
+from tasks.bigram.three_steps.config import ThreeStepsConfig
+from tasks.factual.capacity.config import FactCapacityConfig
+from tasks.factual.dynamics.config import FactDynamicsConfig
+from toytf.config.compose import overlay
+from toytf.config.plugins import ExperimentConfig
+from toytf.experiments.capacity.config import CapacityConfig
+from toytf.experiments.storage.config import StorageConfig
+from toytf.experiments.train.config import TrainExperimentConfig
+
+TRAINING = {
+    "train": {"steps": 0, "evaluation": {"sequences": 64}},  # enough for rare triggers to come twice
+    "model": {"d_model": 16},
+}
+TASKS = {
+    "bigram": {"seq_len": 32},
+    "factual": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
+}
+FEW_STEPS = {
+    "goal": 0.15, "learning_rates": [5e-2], "steps": 10, "check_every": 5, "batch_size": 64, "check_sequences": 64,
+}  # fmt: skip
+STUDIES: dict[type, dict[str, Any]] = {
+    NoiseLearningConfig: {"repeats": 1},
+    ThreeStepsConfig: {"evaluation_samples": 64},
+    # a table that is never learned has no metric: ten steps learn some more than 1 in 8, at every size
+    FactCapacityConfig: {**FEW_STEPS, "resolution": 0.9, "seq_len": 3},
+    # a stage that does not come has no metric: with these sizes all come, in every run
+    FactDynamicsConfig: {
+        "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,
+    },
+}  # fmt: skip
+STORAGE = {"dimension": 4, "width": 3, "n": 4, "noise_vectors": 2, "pairs": {"first": 2, "second": 2, "answers": 2}}
+
+
+def tiny(config: ExperimentConfig, **more: Any) -> ExperimentConfig:
+    """A config with one seed and small sizes; more: other values, as in a config file."""
+    content = config.model_dump(mode="json", exclude_unset=False)
+    changes: dict[str, Any] = STUDIES.get(type(config), {})
+    if isinstance(config, TrainExperimentConfig):
+        changes = {**TRAINING, "task": TASKS[config.task.kind]}
+    if isinstance(config, CapacityConfig):
+        small = small_sizes(config)
+        changes = {"dimensions": [*small["d"]], "widths": [*small["width"]], "draws": 1}
+        changes |= {"resolution": 0.9, "trained": {"steps": 50}}
+    if isinstance(config, StorageConfig):
+        changes = {name: value for name, value in STORAGE.items() if content[name] is not None}
+    content |= {"seeds": [0], "threads": 1, "device": "cpu", "logging": {"wandb": "off"}}
+    return type(config).model_validate(overlay(overlay(content, changes), more))
+
+
+def small_sizes(config: CapacityConfig) -> dict[str, dict[Any, Any]]:
+    """Small sizes in place of those of a capacity, by factor: what each stands for."""
+    sizes = dict(zip(range(5, 12), config.dimensions, strict=False))
+    widths = dict(zip(range(2, 5), config.widths, strict=False))
+    assert (len(sizes), len(widths)) == (len(config.dimensions), len(config.widths))
+    return {"d": sizes, "width": widths}
