@@ -59,7 +59,7 @@ class Result:
     @property
     def link(self) -> str:
         """To its section."""
-        return f"[{self.name}](#{re.sub('[^a-z_]', '', self.name)})"
+        return f"[{self.name}](#{re.sub('[^a-z0-9_]', '', self.name)})"
 
     def section(self) -> str:
         """Statement, expectations beside what was measured, and the note."""
