@@ -3,12 +3,9 @@
 import pytest
 import torch
 
+from tests.memory.problems import pairs
 from toytf.memory import Association, AssociationStream, Decision, Status, StorageProblem, decide, decide_rank
 from toytf.theory import capacity
-
-
-def pairs(n: int, d: int, seed: int = 0) -> Association:
-    return AssociationStream(seed, d, d).prefix(n)
 
 
 def assert_stores(decision: Decision, association: Association, rank: int) -> None:

@@ -1,0 +1,165 @@
+"""The certificates of the solver, feasible or not, against exact oracles on few pairs."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from tests.memory.problems import (
+    DISTRIBUTIONS,
+    FEASIBLE,
+    INFEASIBLE,
+    Matrix,
+    inequalities,
+    largest_margin,
+    margin_of,
+    pairs,
+    unit,
+)
+from toytf.memory import Association, AssociationStream, Decision, StorageProblem, decide, maximise_margin
+from toytf.memory.stream import RowDistribution
+from toytf.randomness import generator
+
+
+def box_optimum(rows: Matrix) -> tuple[Matrix, float]:
+    """The W with the largest smallest gap t among those with |W_ij| ≤ 1, and t: a linear program, solved exactly."""
+    k, size = rows.shape
+    solved = linprog(
+        np.r_[np.zeros(size), -1.0],
+        A_ub=np.c_[-rows, np.ones(k)],
+        b_ub=np.zeros(k),
+        bounds=[(-1, 1)] * size + [(None, None)],
+        method="highs",
+    )
+    assert solved.status == 0
+    return solved.x[:-1], float(solved.x[-1])
+
+
+def exact_capacity(stream: AssociationStream, low: int, high: int) -> int:
+    """The largest n whose first n pairs can be stored, given that low can and high cannot."""
+    while high - low > 1:
+        n = (low + high) // 2
+        _, t = box_optimum(inequalities(stream.prefix(n)))
+        low, high = (n, high) if t > 1e-9 else (low, n)
+    return low
+
+
+ORACLE_SIZES = [(6, 0), (6, 1), (6, 2), (8, 0), (8, 1), (8, 3)]
+
+
+@pytest.mark.parametrize(("d", "seed"), ORACLE_SIZES)
+def test_the_solver_finds_the_capacity_of_a_linear_program(d: int, seed: int):
+    stream, tolerance = AssociationStream(seed, d, d), 1e-3
+    p_c = exact_capacity(stream, d, 5 * d)
+    around = range(p_c - 5, p_c + 6)
+    decisions = decide(StorageProblem.stack([stream.problem(n) for n in around]), tolerance=tolerance, iterations=4000)
+    for n, decision in zip(around, decisions, strict=True):
+        if n > p_c:
+            assert decision.status is not FEASIBLE
+        elif decision.status is not FEASIBLE:
+            # INFEASIBLE only where no matrix has a margin above the tolerance. That refers to whitened vectors; at
+            # these sizes a margin differs from that of the vectors as given by a factor of up to 2. UNKNOWN only where
+            # the margin is so tiny that float32 cannot tell.
+            allowed = 2 * tolerance if decision.status is INFEASIBLE else 5 * tolerance
+            assert largest_margin(stream.prefix(n)) < allowed
+    assert decisions[-1].status is INFEASIBLE
+
+
+@pytest.mark.parametrize(("d", "seed"), [(6, 1), (8, 0)])
+def test_the_upper_bound_is_close_to_the_margin_of_a_linear_program(d: int, seed: int):
+    # The linear program maximises the gap in a box, not in a ball, and so loses up to a third. A factor 2 forgotten in
+    # the bound would put the ratio below .5 or above 1.
+    stream = AssociationStream(seed, d, d)
+    association = stream.prefix(exact_capacity(stream, d, 5 * d))
+    W, _ = box_optimum(inequalities(association))
+    decision = maximise_margin(StorageProblem.of(association), iterations=1000)[0]
+    assert 0.6 <= margin_of(association, W) / decision.margin_upper <= 1
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize(("n", "d", "seed"), [(8, 6, 0), (12, 8, 2)])
+def test_the_bracket_of_the_largest_margin_contains_it(n: int, d: int, seed: int, distribution: RowDistribution):
+    association = pairs(n, d, seed, distribution)
+    decision = maximise_margin(StorageProblem.of(association), iterations=600)[0]
+    exact = largest_margin(association)
+    # The oracle and the re-check are float64; W was found in float32 but any W gives a valid bound.
+    assert decision.margin_lower <= exact * (1 + 1e-9)
+    assert decision.margin_upper >= exact * (1 - 1e-9)
+    # So few vectors are not what the weight of the norm is tuned for: 600 steps leave up to 9 %.
+    assert decision.margin_lower >= 0.9 * decision.margin_upper
+
+
+# Associations of any shape
+
+
+@dataclass(frozen=True)
+class Small:
+    """A random association of any shape; keys share values, some values nobody wants, some rivals may not compete."""
+
+    seed: int
+    n: int
+    m: int
+    d_in: int
+    d_out: int
+    masked: bool
+    dtype: torch.dtype
+
+    def drawn(self) -> Association:
+        numbers = generator(self.seed, "small")
+        keys = torch.randn(self.n, self.d_in, generator=numbers, dtype=self.dtype)
+        values = torch.randn(self.m, self.d_out, generator=numbers, dtype=self.dtype)
+        targets = torch.randint(self.m, (self.n,), generator=numbers)
+        allowed = (torch.rand(self.n, self.m, generator=numbers) < 0.7).scatter(1, targets[:, None], True)
+        return Association(keys, values, targets, candidates=allowed if self.masked else None)
+
+
+SMALL = st.builds(
+    Small,
+    seed=st.integers(0, 2**31),
+    n=st.integers(1, 10),
+    m=st.integers(1, 6),
+    d_in=st.integers(1, 4),
+    d_out=st.integers(1, 4),
+    masked=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+
+
+def assert_consistent(decision: Decision, association: Association, tolerance: float) -> None:
+    """The bracket contains the largest margin, and the status says no more than is true."""
+    if not len(rows := inequalities(association)):
+        assert decision.status is FEASIBLE
+        assert decision.margin_lower == decision.margin_upper == math.inf
+        return
+    exact = largest_margin(association)
+    rounding = 1e-9 * np.linalg.norm(rows, axis=1).max() / unit(association)
+    assert decision.margin_lower <= decision.margin_upper * (1 + 1e-12)
+    assert decision.margin_lower <= exact + rounding
+    assert decision.margin_upper >= exact - rounding
+    if decision.status is FEASIBLE:
+        W = decision.W.double().numpy()
+        assert (rows @ W.ravel()).min() > 0
+        # W is handed out in the dtype of the keys; the margin refers to it up to that rounding.
+        assert margin_of(association, W) == pytest.approx(decision.margin_lower, abs=1e-4)
+    if decision.status is INFEASIBLE:
+        # The tolerance refers to whitened vectors: with so few of them coordinates differ by an order of magnitude.
+        assert exact < 10 * tolerance
+
+
+@settings(max_examples=100)
+@given(small=SMALL, iterations=st.sampled_from([1, 5, 400]), whiten=st.booleans())
+def test_any_decision_is_consistent_with_the_exact_margin(small: Small, iterations: int, whiten: bool):
+    decision = decide(StorageProblem.of(small.drawn()), iterations=iterations, whiten=whiten)[0]
+    assert_consistent(decision, small.drawn(), tolerance=0.01)
+
+
+@settings(max_examples=10)
+@given(small=SMALL)
+def test_any_margin_bracket_contains_the_exact_margin(small: Small):
+    decision = maximise_margin(StorageProblem.of(small.drawn()), iterations=100)[0]
+    assert_consistent(decision, small.drawn(), tolerance=0.01)
