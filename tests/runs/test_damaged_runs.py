@@ -253,3 +253,12 @@ def test_only_a_step_that_is_whole_is_promised(runs: dict[str, toytf.Run], tmp_p
         UserError, match=r"remove the checkpoints of seed 0, after step 2 and summary\.json.*goes on from step 2"
     ):
         toytf.Run.open(out).model()
+
+
+@pytest.mark.parametrize("kind", ["training", "study"])
+def test_a_stopped_run_resumes_without_its_checksums(runs: dict[str, toytf.Run], kind: str, tmp_path: Path) -> None:
+    shutil.copytree(runs[f"{kind}, stopped"].directory, tmp_path / "run")
+    (tmp_path / "run" / "checksums.json").unlink()
+    resumed = toytf.run(tmp_path / "run" / "config.yaml", out=tmp_path / "run", resume=True)
+    assert toytf.Run.open(tmp_path / "run").summary == resumed.summary
+    assert resumed.history.equals(runs[f"{kind}, finished"].history)

@@ -55,6 +55,9 @@ class Run:
                 raise UserError(
                     f"{directory} already holds a run: add --resume to go on with it, or choose another --out"
                 )
+            known = Checksums(run.directory)
+            if not known.exist and not run.finished:  # it was removed, as its own message advises: begin it again
+                known[run.config_file.name] = sha256(read_bytes(run.config_file))
             return run._as_configured()
         if any(path.exists() for path in (run.metrics_file, run.checkpoints, run.summary_file)):
             raise UserError(f"{directory} holds parts of a run but no config.yaml: choose another --out")
