@@ -1,0 +1,89 @@
+"""The memories that solve the bigram task, in a model that has room for them."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tasks.bigram.sequences import make, model_for
+from toytf.errors import UserError
+from toytf.memory import Association
+from toytf.task import Memory
+
+
+def view(memory: Memory, **at: str) -> Association:
+    """The view of a memory at these factors."""
+    (found,) = (association for factors, association in memory.views if factors == at)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({}, {"W_KQ1", "W_KQ2", "W_OV2"}),
+        ({"n_layers": 1}, {"W_KQ1"}),
+        ({"position": "none"}, {"W_KQ2", "W_OV2"}),
+        ({"feed_forward": {"kind": "relu"}}, {"W_KQ1", "W_KQ2", "W_OV2", "FF2"}),
+        ({"feed_forward": {"kind": "relu", "layers": [0]}}, {"W_KQ1", "W_KQ2", "W_OV2"}),
+    ],
+)
+def test_only_memories_the_model_has_room_for_are_asked_for(fields: dict[str, Any], names: set[str]):
+    task = make(seq_len=16)
+    assert set(task.memories(model_for(task, **fields))) == names
+
+
+def test_the_memories_are_those_of_the_paper():
+    task = make(seq_len=100)
+    model = model_for(task, feed_forward={"kind": "linear"})
+    memories = task.memories(model)
+    e, p, u = model.embed.W_E.detach(), model.pos_embed.W_pos.detach(), model.unembed.W_U.detach().T
+    previous, trigger, copy = (memories[name].association for name in ("W_KQ1", "W_KQ2", "W_OV2"))
+    # p_t recalls p_{t−1} among T − 1 positions, no causal mask; 63 of the first 64.
+    assert torch.equal(previous.keys, p[1:])
+    assert torch.equal(previous.values[previous.targets], p[:-1])
+    assert previous.chance == pytest.approx(1 / 99)
+    assert view(memories["W_KQ1"], view="64").chance == pytest.approx(1 / 63)
+    # Query t may look at positions 1 … t, but T itself is no candidate: mean of 1/2, 1/3, …, 1/99, 1/99.
+    causal = (sum(1 / t for t in range(2, 100)) + 1 / 99) / 99
+    assert view(memories["W_KQ1"], criterion="causal").chance == pytest.approx(causal)
+    # e_k recalls W_OV1 e_k among the five triggers, and u_k among all tokens.
+    assert torch.equal(trigger.keys, e[:5])
+    torch.testing.assert_close(trigger.values, e[:5] @ model.W_OV(0)[0].detach())
+    assert trigger.key_names == ("␠", "e", "t", "o", "a")
+    torch.testing.assert_close(trigger.weights / trigger.weights.sum(), task.unigram[:5] / task.unigram[:5].sum())
+    assert torch.equal(copy.keys, e)
+    assert torch.equal(copy.values[copy.targets], u)
+    # The feed-forward part should hold the bigrams of the 60 tokens that are no triggers.
+    assert torch.equal(memories["FF2"].conditional, task.bigram[5:])
+
+
+def test_positions_count_by_how_often_they_hold_a_first_output():
+    """Query t of W_KQ1 weighs as much as sequences have the first occurrence of a trigger at t − 1."""
+    task = make(seq_len=16)
+    first_seen = [row.count(1) / len(row) for row in task.survey.latents["counter"].T.tolist()]
+    weights = task.memories(model_for(task))["W_KQ1"].association.weights
+    assert weights.tolist() == pytest.approx(first_seen[:-1])
+
+
+def test_sequences_shorter_than_the_model_allows_ask_for_their_own_positions():
+    long, short = make(seq_len=100), make(seq_len=16)
+    model = model_for(long)
+    memory = short.memories(model)["W_KQ1"]
+    assert torch.equal(memory.association.keys, model.pos_embed.W_pos[1:16])
+    assert torch.equal(memory.association.values, model.pos_embed.W_pos[:15])
+    assert len(memory.association.weights) == len(view(memory, view="64").keys) == 15
+
+
+def test_random_triggers_ask_for_every_token():
+    task = make(seq_len=16, triggers="random")
+    assert task.memories(model_for(task))["W_KQ2"].association.chance == pytest.approx(1 / 65)
+
+
+def test_the_construction_refuses_what_it_cannot_write():
+    task = make(seq_len=16)
+    with pytest.raises(UserError, match=r"norm = none"):
+        task.ideal(model_for(task, norm="layer"), {})
+    with pytest.raises(UserError, match=r'no memory is called "W_KQ3": did you mean "W_KQ'):
+        task.ideal(model_for(task), {"W_KQ3": 1.0})
+    with pytest.raises(UserError, match="no room"):
+        task.ideal(model_for(task, n_layers=1, position="none"), {})
