@@ -1,5 +1,7 @@
 """What `toytf run` says at its end: one or two sentences and a short table, for everything that ships."""
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,17 @@ from toytf.report.headlines import ROWS, short_table
 from toytf.report.story import story_of
 
 if TYPE_CHECKING:
-    from conftest import Ended
+    from conftest import Command, Ended, Install
+
+THIRD_PARTY = Path(__file__).parent.parent / "third_party"
+COPY = """
+experiment: train
+task: {kind: copy, n_tokens: 5, seq_len: 8}
+model: {d_model: 16, n_layers: 1, attention: {kq: joint, ov: joint, scale: 1}}
+train: {steps: 2, batch_size: 4, evaluation: {sequences: 16}}
+probes: [memory_recall, agreement]
+threads: 1
+"""
 
 SHORTER: dict[str, dict[str, Any]] = {
     "train": {"train": {"steps": 2, "batch_size": 8, "evaluation": {"every": 1}}},
@@ -93,6 +105,31 @@ def test_verbose_prints_every_metric(invoke: "Callable[..., Ended]", quick: toyt
     assert len(named) == len(shown.rows) + shown.others
     assert "recall/W_KQ1/causal" in named  # a variant
     assert (full[0], full[-3:]) == (short[0], short[-3:])
+
+
+def test_a_stranger_s_task_probe_and_study_end_with_a_sentence_without_declaring_anything(
+    install: "Install", command: "Command", tmp_path: Path
+) -> None:
+    shutil.copytree(THIRD_PARTY, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    site = str(install(tmp_path / "source"))
+    for name, content in {
+        "copy": COPY,
+        "coincidence": "{experiment: coincidence, n_tokens: [2, 4], threads: 1}",
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(content)
+    task, study = (
+        command("run", f"{name}.yaml", "logging.wandb=off", "--out", name, cwd=tmp_path, PYTHONPATH=site).stdout
+        for name in ("copy", "coincidence")
+    )
+    assert re.match(
+        r"(Solved|Partly learned|Not learned): .+ of the answers are right \(ideal 100 %, chance 20.0 %\)\.", task
+    )
+    shown = (r"accuracy on answers .* eval/all_accuracy", r"Says the token before \(previous\) .* agreement/previous")
+    assert all(re.search(f"^{row}$", task, re.MULTILINE) for row in shown)
+    assert study.startswith("Measured 2 cases in 1 seed.\nTwo tokens agree by chance (n_tokens = 4): 0.2")
+    assert re.search(
+        r"^Two tokens agree by chance \(n_tokens = 2\) +0\.\d+ +0\.500  coincidence/N2$", study, re.MULTILINE
+    )
 
 
 def test_the_page_opens_with_the_same_sentences_and_rows(quick: toytf.Run) -> None:

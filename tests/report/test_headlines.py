@@ -60,12 +60,12 @@ def test_a_group_that_declares_nothing_shows_its_metrics_under_its_title() -> No
     table = short(
         STRANGE.measurement(1.0, "a"), STRANGE.measurement(2.0, "b", rule="{odd", d=64), SILENT.measurement(3.0)
     )
-    assert phrases(table) == ["A stranger's numbers: a", "A stranger's numbers: b, {odd, d = 64"]
+    assert phrases(table) == ["A stranger's numbers (a)", "A stranger's numbers (b, {odd, d = 64)"]
 
 
 def test_a_metric_of_which_only_the_name_is_known_is_shown_by_it() -> None:
     table = short_table({"zebra/a": 2.0}, {})
-    assert [*table.cells()] == [("zebra: a", "2.000", "zebra/a")]
+    assert [*table.cells()] == [("zebra (a)", "2.000", "zebra/a")]
 
 
 def test_what_was_evaluated_on_something_else_says_so_and_comes_last() -> None:

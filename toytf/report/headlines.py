@@ -107,7 +107,7 @@ def _factors(quantity: Quantity) -> dict[str, str]:
 
 
 def _titled(quantity: Quantity) -> str:
-    """The title of a group, what a metric is called and what it was taken at: `Agreement: copies, d = 64`."""
+    """The title of a group, what a metric is called and what it was taken at: `Agreement (copies, d = 64)`."""
     said = {factor: value for factor, value in quantity.at.items() if factor not in ("on", *quantity.plain)}
     words = [
         factor if value is True else value if isinstance(value, str) else f"{factor} = {value:g}"
@@ -115,4 +115,4 @@ def _titled(quantity: Quantity) -> str:
         if value is not False
     ]
     where = ", ".join(filter(None, [quantity.name, *words]))
-    return f"{quantity.group.title}: {where}" if where else quantity.group.title
+    return f"{quantity.group.title} ({where})" if where else quantity.group.title

@@ -37,10 +37,11 @@ def story_of(run: "Run") -> Story:
 
 
 def first_row(run: "Run") -> tuple[str, ...]:
-    """What the first row of the short table says, as a sentence; nothing if there is no row."""
+    """The first group of the short table in a sentence, by its last row, of the largest size; nothing without a row."""
     summary = run.summary
     rows = short_table(summary, run.columns).rows
-    return tuple(f"{_capital(phrase)}: {told(summary, flat(row.quantity))}." for phrase, row in rows[:1])
+    first = [(phrase, row) for phrase, row in rows if row.quantity.group.name == rows[0][1].quantity.group.name]
+    return tuple(f"{_capital(phrase)}: {told(summary, flat(row.quantity))}." for phrase, row in first[-1:])
 
 
 def told(summary: Mapping[str, float], metric: str, form: Form | None = None) -> str:

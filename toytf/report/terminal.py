@@ -164,7 +164,7 @@ def print_end(run: "Run", *, verbose: bool) -> None:
     else:
         others = _print_short_table(summary, known)
         if others:
-            print(f"{others} more metrics: on the page, or with --verbose")  # noqa: T201
+            print(f"{others} more {'metric' if others == 1 else 'metrics'}: on the page, or with --verbose")  # noqa: T201
     print()  # noqa: T201
     print(f"page: {run.report_file}")  # noqa: T201
     print(f"next: {story.next_step}")  # noqa: T201

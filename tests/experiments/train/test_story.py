@@ -78,13 +78,14 @@ def test_several_seeds_are_counted(progress: list[float], words: str) -> None:
 
 def test_what_came_within_one_evaluation_came_together() -> None:
     moments = [Moment("W_KQ1", 70.0), Moment("W_OV2", 10.0), Moment("W_KQ2", 10.0)]
-    assert in_order(moments, 10, 1) == "W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70"
+    assert in_order(moments, 10, 1) == "in this order: W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70"
     near = [Moment("W_OV2", 12.0), Moment("W_KQ2", 21.9), Moment("W_KQ1", 22.0)]
-    assert in_order(near, 10, 5) == "W_OV2 and W_KQ2 by steps 12 and 22, W_KQ1 by step 22"
+    assert in_order(near, 10, 5) == "in this order: W_OV2 and W_KQ2 by steps 12 and 22, W_KQ1 by step 22"
+    assert in_order(near, 20, 5) == "in W_OV2, W_KQ2 and W_KQ1 by steps 12 and 22"
 
 
 def test_seeds_in_which_something_never_came_are_counted() -> None:
-    assert in_order([Moment("W_KQ1", 70.0, missing=2)], 10, 5) == "W_KQ1 by step 70 (in 3 of 5 seeds)"
+    assert in_order([Moment("W_KQ1", 70.0, missing=2)], 10, 5) == "in W_KQ1 by step 70 (in 3 of 5 seeds)"
 
 
 def test_the_end_of_a_training_says_how_far_it_came_and_what_was_not_trained(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _order(run: "TrainedRun") -> Iterator[str]:
         came = [moment for moment in found if moment.step is not None]
         never = [moment.name for moment in found if moment.step is None]
         if came:
-            order = f"{'in this order:' if len(came) > 1 else 'in'} {in_order(came, every, n_seeds)}"
+            order = in_order(came, every, n_seeds)
             others = f", not in {listed(never, 'or')}" if never else ""
             yield f"{came_there} {order}{others} (evaluated every {every} steps{means})."
         elif never:
@@ -146,14 +146,15 @@ def _order(run: "TrainedRun") -> Iterator[str]:
 
 
 def in_order(moments: Sequence[Moment], every: int, n_seeds: int) -> str:
-    """`W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70`: less than an evaluation apart, they came together."""
+    """`in this order: W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70`; what is less than an evaluation apart is a tie."""
     together: list[list[Moment]] = []
     for moment in sorted(moments, key=lambda one: one.step or 0.0):
         if together and (moment.step or 0.0) - (together[-1][0].step or 0.0) < every:
             together[-1].append(moment)
         else:
             together.append([moment])
-    return ", ".join(f"{listed([one.name for one in tie])} {_when(tie, n_seeds)}" for tie in together)
+    said = ", ".join(f"{listed([one.name for one in tie])} {_when(tie, n_seeds)}" for tie in together)
+    return f"in this order: {said}" if len(together) > 1 else f"in {said}"
 
 
 def _when(tie: Sequence[Moment], n_seeds: int = 1) -> str:

@@ -1,0 +1,87 @@
+"""The sentences that studies end with: their numbers are those of the summary, beside theory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toytf
+from tests.tiny import FEW_STEPS, tiny
+from toytf.config.plugins import load_config
+from toytf.config.shipped import config_files
+from toytf.experiments.launch import run_config
+from toytf.report.story import Form, amount, percent, short, story_of, told
+
+SMALL: dict[str, dict[str, Any]] = {
+    "capacity/mlp": {"rules": ["mlp_h2", "ridge"], "dimensions": [6, 8], "widths": [4, 8], "criterion": 0.9},
+    "bigram/three_steps_samples": {"samples": [64, 128]},
+    "bigram/noise_learning": {"n_tokens": [8, 16], "noise_probabilities": [0.5], "samples": [16, 64, 256]},
+    "factual/capacity_quick": {"dimensions": [8, 12, 16], "mixes": [[1, 2]]},
+    "factual/heatmap_quick": {**FEW_STEPS, "heads": [3, 6], "widths": [1, 8]},
+    "factual/dynamics_random": {},
+    "capacity/scores": {},
+}
+
+
+def ended(name: str, folder: Path, **more: Any) -> tuple[toytf.Run, str]:
+    """A tiny run of a shipped study with two seeds, and what it says."""
+    seeds = {} if name == "factual/dynamics" else {"seeds": [0, 1]}
+    config = tiny(load_config(config_files()[name]), **{**SMALL.get(name, {}), **seeds, **more})
+    run = run_config(config, folder / "run", resume=False)
+    return run, str(story_of(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "metrics", "form"),
+    [
+        ("capacity/mlp", "with a recall of 0.9 at d = 8, width 8: ", "capacity/ridge_d8 capacity/mlp_h2_d8_m8", short),
+        ("bigram/three_steps_samples", "each, on 128 seq", "recall/W_OV2 accuracy/step3 accuracy/read_out", percent),
+        ("factual/capacity_quick", "The largest model, of d = 16", "capacity/d16_a1_b2 parameter_exponent/all", short),
+        ("factual/dynamics_random", "Half of the loss was gone", "stage/relation stage/within_set", short),
+        ("capacity/scores", "Of the same 4 pairs", "recall/hebbian recall/optimum", percent),
+    ],
+)
+def test_a_study_says_its_main_numbers(name: str, says: str, metrics: str, form: Form, tmp_path: Path) -> None:
+    run, story = ended(name, tmp_path)
+    assert says in story
+    assert all(amount(run.summary, metric, form) in story for metric in metrics.split())
+
+
+def test_a_capacity_names_the_best_rule_first_beside_theory(tmp_path: Path) -> None:
+    run, story = ended("capacity/linear", tmp_path)
+    largest = {rule: told(run.summary, f"capacity/{rule}_d9") for rule in ("optimum", "hebbian")}
+    assert all("(theory " in words for words in largest.values())
+    by_rule = ", ".join(f"{rule} {words}" for rule, words in largest.items())
+    assert story == f"Pairs stored without an error at d = 9: {by_rule}."
+
+
+@pytest.mark.parametrize("goal", [1e-4, 0.99])  # what every model reaches, and what none does in ten steps
+def test_a_grid_of_models_says_how_many_learn_and_which_is_the_smallest_or_the_best(
+    goal: float, tmp_path: Path
+) -> None:
+    run, story = ended("factual/heatmap_quick", tmp_path, goal=goal)
+    reached = [run.summary[f"accuracy/H{H}_m{m}"] for H in (3, 6) for m in (1, 8)]
+    n = sum(accuracy >= goal for accuracy in reached)
+    assert story.startswith(f"{n} of 4 models know {percent(goal)} of the 256 facts or more. The ")
+    if goal < 0.5:
+        assert story.endswith("The smallest of them has 3 heads and 1 hidden unit.")
+    else:
+        assert f"The best knows {percent(max(reached))} and has " in story
+
+
+def test_samples_that_were_not_enough_are_said_to_be_more(tmp_path: Path) -> None:
+    run, story = ended("bigram/noise_learning", tmp_path)
+    needed = {part: [run.summary.get(f"samples_needed/{part}_a0.5_N{n}") for n in (8, 16)] for part in ("FF", "V")}
+    assert story.startswith("To learn noise of probability 0.5 in one step, feed-forward needs ")
+    assert ("more than 256" in story) == any(None in values for values in needed.values())
+
+
+def test_a_study_on_the_way_says_how_many_cases_are_done(tmp_path: Path) -> None:
+    run, _ = ended("capacity/linear", tmp_path)
+    early = tmp_path / "early"
+    early.mkdir()
+    for name in ("config.yaml", "columns.json", "metrics.jsonl"):
+        (early / name).write_bytes((run.directory / name).read_bytes())
+    lines = run.metrics_file.read_bytes().splitlines(keepends=True)
+    (early / "metrics.jsonl").write_bytes(b"".join(lines[:6]))
+    assert story_of(toytf.Run.open(early)).sentences[0].startswith("The run has not ended: ")
