@@ -158,9 +158,7 @@ def test_an_earlier_run_that_is_not_done_goes_on(
     assert toytf.Run(earlier).summary == whole.summary
 
 
-def test_an_override_of_an_earlier_run_says_what_is_changed_by_its_present_name(
-    whole: toytf.Run, earlier: Path
-) -> None:
+def test_an_override_of_an_earlier_run_goes_by_the_present_name(whole: toytf.Run, earlier: Path) -> None:
     old, new = next((old, new) for old, (base, new) in FORMER.items() if base["experiment"] == whole.config.experiment)
     present: Any = toytf.load_config(earlier / "config.yaml", ["seeds=[5]"])
     assert present == whole.config.model_copy(update={"seeds": (5,)})

@@ -62,7 +62,7 @@ def test_a_directory_of_that_path_does_not(elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize("name", BARE_NAMES)
-def test_a_base_is_relative_to_the_file_first_and_then_the_name_of_a_shipped_config(name: str, tmp_path: Path) -> None:
+def test_a_base_is_a_file_beside_the_config_or_a_shipped_name(name: str, tmp_path: Path) -> None:
     mine = tmp_path / "mine" / "mine.yaml"
     mine.parent.mkdir()
     mine.write_text(f"base: [{name}, models/full]\nseeds: [7]\n")

@@ -176,7 +176,7 @@ def test_the_order_of_the_pairs_does_not_matter(rule: Rule, seed: int):
 
 @PROPERTY
 @given(seed=SEEDS)
-def test_the_scores_of_bi_whitened_do_not_depend_on_linear_maps_of_keys_and_values(seed: int):
+def test_bi_whitened_scores_do_not_depend_on_linear_maps(seed: int):
     a, A, B = random_association(seed), rotation(seed, 6), rotation(seed, 5)
     A, B = A * torch.linspace(0.5, 2, 6), B * torch.linspace(3, 0.1, 5)
     mapped = Association(a.keys @ A.T, a.values @ B.T, a.targets)
@@ -212,7 +212,7 @@ def test_hebbian_stores_80_of_80_but_not_300_pairs_at_d_64():
 
 
 @pytest.mark.parametrize(("d", "n"), [(64, 60), (128, 120)])
-def test_hebbian_stores_about_d_pairs_of_two_values_where_it_stores_d_squared_injective_ones(d: int, n: int):
+def test_hebbian_loses_pairs_of_two_values_where_it_stores_injective_ones(d: int, n: int):
     # Every other key adds ± e_z·e_z' to the difference of the two scores: noise of variance n/d rather than n/d²,
     # against a signal of 1. Φ(√(d/n)) = .85, with a standard error of .05 or .03 for one draw.
     for seed in range(3):
@@ -238,7 +238,7 @@ def test_whitening_stores_what_hebbian_does_not_at_d_32():
     assert stored["hebbian"] < stored["ridge"] < stored["bi_whitened"]
 
 
-def test_low_rank_needs_a_rank_of_some_log_n_and_then_stores_rank_times_d():
+def test_low_rank_needs_a_rank_of_log_n_and_stores_rank_times_d():
     # d = 128: 99% recall up to 94 pairs at rank 64, 32 at rank 32, 5 at rank 16.
     def recall(rank: int, n: int) -> float:
         return mean_recall(lambda a: low_rank(a, rank, generator(0, "low rank")), n, 128)

@@ -67,12 +67,12 @@ def test_the_gradient_of_any_conditional_is_that_of_autograd(seed: int):
 
 @PROPERTY
 @given(seed=SEEDS)
-def test_without_a_conditional_the_targets_are_certain(seed: int):
+def test_targets_are_certain_without_a_conditional(seed: int):
     a, W = random_association(seed), normal(seed, "W", 5, 7)
     assert_equal(gradient_step(a, W), W - autograd(a, W, one_hot(a)))
 
 
-def test_without_weights_all_keys_are_equally_frequent():
+def test_keys_are_equally_frequent_without_weights():
     a, W, conditional = random_association(0), normal(0, "W", 5, 7), random_conditional(0)
     unweighted = Association(a.keys, a.values, a.targets)
     assert_equal(gradient_step(unweighted, W, conditional=conditional), W - autograd(unweighted, W, conditional))
@@ -106,7 +106,7 @@ def test_a_step_leaves_its_start_alone():
     assert torch.equal(W, before)
 
 
-def test_where_the_conditional_is_the_belief_nothing_is_learnt():
+def test_nothing_is_learnt_where_the_conditional_is_the_belief():
     a, W = random_association(4), normal(4, "W", 5, 7)
     assert_equal(gradient_step(a, W, lr=100.0, conditional=a.scores(W).softmax(1)), W)
 
@@ -121,7 +121,7 @@ def test_the_first_step_is_hebbian_minus_the_mean_value(seed: int):
     assert_equal(20 * gradient_step(a), expected)
 
 
-def test_the_first_step_on_orthonormal_embeddings_scores_one_hot_minus_uniform():
+def test_the_first_step_scores_one_hot_minus_uniform_if_orthonormal():
     """u_yᵀ W_1 e_z = (η/N) (1{f(z) = y} − 1/N), exactly."""
     N = 16
     a = Association(torch.eye(N), torch.eye(N), torch.randperm(N, generator=generator(0)))
@@ -129,7 +129,7 @@ def test_the_first_step_on_orthonormal_embeddings_scores_one_hot_minus_uniform()
     torch.testing.assert_close(a.scores(gradient_step(a, lr=3.0)), expected)
 
 
-def test_the_first_step_on_random_embeddings_scores_nearly_so():
+def test_the_first_step_scores_nearly_the_same_if_random():
     N, d = 64, 1024
     e, u = (normal(0, name, N, d) / math.sqrt(d) for name in "eu")
     a = Association(e, u, torch.randperm(N, generator=generator(0)))
@@ -158,7 +158,7 @@ def test_both_lemmas_give_one_gradient(seed: int):
     assert_equal(noisy_gradient_step(a, W), gradient_step(a, W))
 
 
-def test_a_class_without_inputs_is_unlearnt_along_the_mean_of_what_it_claims():
+def test_a_class_without_inputs_is_unlearnt_along_its_mean_belief():
     a, W = random_association(5), normal(5, "W", 5, 7)
     belief, p = a.scores(W).softmax(1), a.weights / a.weights.sum()
     means = {}

@@ -98,7 +98,7 @@ def test_a_generic_score_has_variance_one():
     assert found["correct_spread"] == pytest.approx(1, abs=0.15)
 
 
-def test_the_hebbian_rule_has_high_and_broad_scores_at_the_load_where_it_fails():
+def test_hebbian_scores_are_high_and_broad_where_it_fails():
     # d = 64, p = 555: a single draw has the mean within √2/d, the spreads within .04 and .03; 20 draws are averaged.
     found, predicted = averages(measure_scores, 555, 64), hebbian_scores(555, 64, 64)
     assert found["correct_mean"] == pytest.approx(64 / math.sqrt(555), rel=0.03)

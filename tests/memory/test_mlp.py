@@ -147,7 +147,7 @@ def test_the_output_matrix_is_the_sum_over_pairs():
     torch.testing.assert_close(memory.W_out, sum(torch.outer(row, a.values[y]) for row, y in pairs) / 7)
 
 
-def test_an_activation_with_a_negative_part_is_stored_with_the_opposite_sign():
+def test_the_sign_of_the_activation_does_not_matter():
     a = random_association(4)
     direct, flipped = (
         store(mlp_hermite, a, 7, 1, activation=sigma) for sigma in (torch.relu, lambda x: -torch.relu(x))

@@ -48,7 +48,7 @@ def test_every_rule_builds_a_memory(rule: Rule) -> None:
 
 
 @every_rule
-def test_the_width_changes_the_memory_of_a_rule_that_has_one_and_of_no_other(rule: Rule) -> None:
+def test_the_width_changes_only_rules_that_have_one(rule: Rule) -> None:
     narrow, wide = (outputs(rule, width) for width in (2, WIDTH))
     assert torch.equal(narrow, wide) == (rule.width == "none")
 
@@ -102,7 +102,7 @@ def test_the_best_weights_store_what_is_far_below_their_capacity(rule: Rule) -> 
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES.values() if rule.decoupled], ids=lambda rule: rule.name)
-def test_rivals_of_its_own_change_what_a_rule_stores_but_not_how_it_is_built(rule: Rule, tmp_path: Path) -> None:
+def test_own_rivals_change_what_is_stored_but_not_the_builder(rule: Rule, tmp_path: Path) -> None:
     (twin,) = (other for other in RULES.values() if other.builder == rule.builder and not other.decoupled)
     run = toytf.run(
         {

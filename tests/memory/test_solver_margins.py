@@ -28,7 +28,7 @@ def score_measures(association: Association, memory: torch.Tensor) -> dict[objec
     return {found.quantity.at["measure"]: found.value for found in measure_scores(association, memory)}
 
 
-def test_the_scores_of_the_optimum_are_narrow_and_those_of_the_hebbian_rule_broad():
+def test_optimal_scores_are_narrow_and_hebbian_scores_broad():
     """d = 48 at 94 % of capacity: narrow scores near the cut of the rivals against broad ones.
 
     Giorlandino, Goldt, Maillard 2026 describe both. Derived: 2.13 ± .24 for the optimum at capacity, lower and broader
@@ -108,7 +108,7 @@ def test_storable_pairs_are_stored_even_if_the_margin_is_tiny(d: int, seed: int,
     assert margin_of(association, W.double().numpy()) == pytest.approx(decision.margin_lower, rel=0.01)
 
 
-def test_in_a_batch_only_what_was_missed_is_looked_for_again(monkeypatch: pytest.MonkeyPatch):
+def test_only_what_was_missed_is_searched_again_in_a_batch(monkeypatch: pytest.MonkeyPatch):
     """Easily stored, missed at first, not storable, contradictory: all but the second stay as they were, to the bit."""
     contradictory = pairs(12, 6, 1)
     contradictory.keys[3] = contradictory.keys[7]
@@ -127,9 +127,7 @@ def test_in_a_batch_only_what_was_missed_is_looked_for_again(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("storable", [True, False])
-def test_nothing_is_looked_for_again_where_it_is_stored_or_contradictory(
-    storable: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_stored_or_contradictory_is_not_searched_again(storable: bool, monkeypatch: pytest.MonkeyPatch):
     descents: list[StorageProblem] = []
 
     def counted(problem: StorageProblem, **options: Any) -> DescentResult:

@@ -119,7 +119,7 @@ def test_own_rivals_are_all_different_and_on_the_sphere():
     torch.testing.assert_close(values.norm(dim=1), torch.full((400,), math.sqrt(7)))
 
 
-def test_with_few_answers_every_key_has_as_many_rivals_of_its_own():
+def test_every_key_has_as_many_own_rivals_with_few_answers():
     stream = AssociationStream(0, 4, 4, n_answers=3, own_rivals=True)
     problem = stream.problem(5)
     assert problem.values.shape == (1, 5, 3, 4)

@@ -120,7 +120,7 @@ def test_tokens_far_below_others_are_weighed_as_among_themselves(gap: float, dty
     assert all(g.isfinite().all() for g in gradients(model, count_forward(model, tokens)).values())
 
 
-def test_a_sequence_whose_tokens_lie_far_back_in_a_large_vocabulary_is_exact():
+def test_tokens_far_apart_in_a_large_vocabulary_are_exact():
     # Kernels go through the keys in blocks, some of which hold no token of the sequence.
     model = build({"attention": {"n_heads": 3}}, torch.float32, n_tokens=2000)
     assert_same_function(model, torch.tensor([[1990, 1999], [3, 4], [1000, 1], [1500, 1500]]), 1e-5)
@@ -139,7 +139,7 @@ def test_the_order_of_all_but_the_last_token_does_not_matter(order: list[int], v
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_on_other_devices_than_a_cpu_neither_forward_nor_backward_reads_a_value(variant: str):
+def test_no_value_is_read_back_from_another_device(variant: str):
     """On the meta device there are no values: whatever waited for one would fail."""
     model = build(VARIANTS[variant]).to("meta")
     logits = count_forward(model, torch.zeros(5, T, dtype=torch.long, device="meta"))
@@ -164,9 +164,7 @@ class Operations(TorchDispatchMode):
     [(N - 1, 1.0, True), (None, 1.0, False), (N - 1, 700.0, False)],
     ids=["one query", "several queries", "scores far apart"],
 )
-def test_one_query_whose_scores_lie_close_takes_a_product_instead_of_a_softmax(
-    end: int | None, gap: float, by_product: bool
-):
+def test_close_scores_of_one_query_take_a_product_not_a_softmax(end: int | None, gap: float, by_product: bool):
     model = far_apart(gap, torch.float32)
     with Operations() as seen:
         count_forward(model, some_tokens(end))
@@ -177,7 +175,7 @@ def test_one_query_whose_scores_lie_close_takes_a_product_instead_of_a_softmax(
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_the_fast_forward_takes_it_at_the_last_position(variant: str):
+def test_the_fast_forward_counts_at_the_last_position(variant: str):
     model, tokens = build(VARIANTS[variant]), some_tokens()
     assert counts_pay(model, T)
     assert torch.equal(fast_forward(model, tokens, last=1), count_forward(model, tokens))
@@ -189,7 +187,7 @@ def test_the_fast_forward_takes_it_at_the_last_position(variant: str):
     [{"n_layers": 2}, {"position": "normal"}, {"norm": "layer"}],
     ids=["two layers", "positions", "LayerNorm"],
 )
-def test_where_order_matters_or_vectors_are_normed_it_is_not_taken(fields: dict[str, Any]):
+def test_counts_are_not_taken_where_order_or_norms_matter(fields: dict[str, Any]):
     model, tokens = build(fields), some_tokens()
     assert not counts_pay(model, T)
     torch.testing.assert_close(fast_forward(model, tokens, last=1), model(tokens)[:, -1:], rtol=0, atol=1e-11)

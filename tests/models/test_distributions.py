@@ -107,7 +107,7 @@ def test_weights_have_the_variance_of_their_distribution(distribution: str, vari
     assert float(W.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / W.numel()))
 
 
-def test_what_a_matrix_gives_out_has_the_norm_of_what_it_reads_under_normal_over_out():
+def test_normal_over_out_weights_keep_the_norm_on_average():
     """E |x W|² = |x|² d_out Var W = |x|²."""
     x = torch.nn.functional.normalize(vectors("normal", 100, 64), dim=1)
     W = weights("normal_over_out", (2, 64, 160), 64)

@@ -157,7 +157,7 @@ def test_counts_serve_what_is_not_changed(start: str):
 @pytest.mark.parametrize("last", [None, 1])
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize(("beside", "change"), CASES)
-def test_whatever_is_changed_the_fast_forward_is_the_plain_forward(
+def test_the_fast_forward_is_the_plain_forward_whatever_is_changed(
     start: str, beside: Fields, change: Fields, last: int | None
 ):
     # In double precision: what is left is rounding, and an option that is ignored would show.

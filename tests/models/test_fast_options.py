@@ -64,7 +64,7 @@ def some_tokens() -> torch.Tensor:
 
 @FORWARDS
 @pytest.mark.parametrize("option", [{"gain": 2.0}, {"attention": {"gain": 2.0}}], ids=["model", "attention"])
-def test_an_option_that_is_not_listed_takes_the_plain_forward(
+def test_an_unlisted_option_takes_the_plain_forward(
     option: dict[str, Any], fields: dict[str, Any], last: int | None, by_this: Any, louder: Louder
 ):
     model, tokens = louder({**fields, **option}), some_tokens()
@@ -76,7 +76,7 @@ def test_an_option_that_is_not_listed_takes_the_plain_forward(
 
 
 @FORWARDS
-def test_at_its_default_an_option_that_is_not_listed_leaves_the_fast_forward(
+def test_an_unlisted_option_at_its_default_keeps_the_fast_forward(
     fields: dict[str, Any], last: int | None, by_this: Any, louder: Louder
 ):
     model, tokens = louder(fields), some_tokens()

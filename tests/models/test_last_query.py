@@ -111,7 +111,7 @@ def test_linear_attention_weighs_earlier_values_by_their_scores(kq: str):
     np.testing.assert_allclose(seen["blocks.0.hook_attn_out"].detach(), added, atol=1e-10)
 
 
-def test_without_a_softmax_twice_the_scores_are_twice_the_output():
+def test_twice_the_scores_are_twice_the_output_without_a_softmax():
     model = build({"n_layers": 1, "attention": {"kind": "linear"}})
     _, before = model.observe(some_tokens(), "blocks.0.hook_attn_out")
     model.attention(0).W_K.data *= 2

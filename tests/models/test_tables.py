@@ -88,7 +88,7 @@ def test_single_precision_is_enough(shape: str):
 
 
 @pytest.mark.parametrize("shape", sorted(PLAIN))
-def test_where_tables_do_not_pay_the_plain_forward_is_taken(shape: str):
+def test_the_plain_forward_is_taken_where_tables_do_not_pay(shape: str):
     model = build(PLAIN[shape])
     assert not tables_pay(model)
     assert torch.equal(fast_forward(model, some_tokens()), model(some_tokens()))

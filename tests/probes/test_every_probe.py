@@ -47,7 +47,7 @@ def test_a_probe_measures_something_and_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["alignment", "transplant", "truncation"])
-def test_of_a_model_that_has_diverged_there_is_no_ideal_matrix_and_no_singular_value(kind: str) -> None:
+def test_a_diverged_model_has_no_ideal_matrix_and_no_singular_value(kind: str) -> None:
     """Nor an error: that training has failed is for the loop to say."""
     task, model = setting(kind)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_of_a_model_that_has_diverged_there_is_no_ideal_matrix_and_no_singular_v
 
 @pytest.mark.parametrize("kind", OF_FACTS)
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
-def test_of_a_model_that_has_diverged_a_probe_of_facts_has_something_or_nothing_to_say(kind: str, value: float) -> None:
+def test_probes_of_facts_survive_a_diverged_model(kind: str, value: float) -> None:
     """But no error."""
     task, model = setting(kind)
     with torch.no_grad():

@@ -141,7 +141,7 @@ def test_a_pattern_by_hand_scores_exactly():
     assert detect_head_score(attention, duplicate).tolist() == [(0.5 + 0.25) / 4]
 
 
-def test_queries_count_alike_in_the_mass_and_sequences_in_the_score_of_transformer_lens():
+def test_the_mass_averages_queries_and_detect_head_sequences():
     """Attention need not sum to 1: twice the attention on one sequence doubles its share of the mass only."""
     tokens = torch.tensor([[0, 1, 0, 1], [0, 1, 2, 0]])  # two queries with a place, and one
     attention = uniform_attention(tokens) * torch.tensor([1.0, 2.0])[:, None, None, None]
@@ -151,7 +151,7 @@ def test_queries_count_alike_in_the_mass_and_sequences_in_the_score_of_transform
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_perfect_head_reaches_the_ideal_and_uniform_attention_the_chance_value(kind: str):
+def test_perfect_heads_are_ideal_and_uniform_ones_at_chance(kind: str):
     tokens = some_tokens()
     pattern = detection_patterns(tokens)[kind].float()
     pattern[..., 0] += pattern.sum(-1) == 0  # a query without a place rests on the first position

@@ -37,14 +37,14 @@ def _copy(run: toytf.Run, tmp_path: Path, *lost: str) -> toytf.Run:
     return toytf.Run.open(tmp_path / "run")
 
 
-def test_without_a_word_on_its_metrics_a_run_has_the_same_summary(whole: toytf.Run, tmp_path: Path) -> None:
+def test_a_run_without_its_columns_has_the_same_summary(whole: toytf.Run, tmp_path: Path) -> None:
     earlier = _copy(whole, tmp_path, "columns.json", "checksums.json", "summary.json")
     assert earlier.summary == whole.summary
     moments = {name for name in whole.summary if name.startswith(("onset/", "halfway/"))}
     assert bool(moments) == (whole.config.experiment == "train")
 
 
-def test_without_a_word_on_its_metrics_a_run_keeps_its_figures(
+def test_a_run_without_its_columns_keeps_its_figures(
     whole: toytf.Run, invoke: "Callable[..., Ended]", tmp_path: Path
 ) -> None:
     earlier = _copy(whole, tmp_path, "columns.json", "checksums.json")

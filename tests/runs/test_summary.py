@@ -55,7 +55,7 @@ def history(ideals: dict[str, float], *seeds: dict[str, list[float]], every: int
         (ACCURACY, 0.5, [0.1, 0.9, 0.9, 0.9, 0.9], 10),  # beyond the ideal
     ],
 )
-def test_halfway_is_the_first_evaluation_that_has_gone_half_its_way_to_the_ideal(
+def test_halfway_is_the_first_evaluation_halfway_to_the_ideal(
     name: str, ideal: float, values: list[float], step: int
 ) -> None:
     table = history({name: ideal}, {name: values})
@@ -73,7 +73,7 @@ def test_halfway_is_the_first_evaluation_that_has_gone_half_its_way_to_the_ideal
         (ACCURACY, 1.0, [1.0, 1.0, 1.0, 1.0, 1.0]),
     ],
 )
-def test_what_never_goes_half_its_way_has_no_such_step(name: str, ideal: float, values: list[float]) -> None:
+def test_what_is_never_halfway_has_no_halfway_step(name: str, ideal: float, values: list[float]) -> None:
     table = history({name: ideal}, {name: values})
     assert math.isnan(by_seed(table)[f"halfway/{name}"].item())
     assert f"halfway/{name}" not in summarise(table)
@@ -87,7 +87,7 @@ def test_each_seed_is_measured_from_its_own_start() -> None:
     assert found[f"halfway/{LOSS}/std"] == pytest.approx(50**0.5)
 
 
-def test_a_step_that_one_seed_lacks_is_left_out_of_the_summary_and_nothing_else_is() -> None:
+def test_the_summary_leaves_out_only_a_step_that_one_seed_lacks() -> None:
     table = history({LOSS: 0.0}, {LOSS: [4.0, 1.0, 1.0]}, {LOSS: [4.0, 4.0, 4.0]})
     steps = by_seed(table)[f"halfway/{LOSS}"]
     assert steps[0] == 10
@@ -106,7 +106,7 @@ def test_tests_have_halfway_steps_and_other_groups_have_none() -> None:
     assert by_seed(table)["halfway/eval@clean/in_context_accuracy"].item() == 20
 
 
-def test_without_an_ideal_there_is_no_way_and_without_a_step_there_is_none_to_name() -> None:
+def test_there_is_no_halfway_without_an_ideal_or_a_step() -> None:
     assert not any("halfway" in name for name in by_seed(history({}, {LOSS: [4.0, 0.0]})).columns)
     assert not any("halfway" in name for name in by_seed(history({LOSS: 0.0}, {LOSS: [4.0]})).columns)
 

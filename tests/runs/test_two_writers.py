@@ -21,7 +21,7 @@ COMMAND = Path(sys.executable).with_name("toytf")
 
 
 @pytest.mark.parametrize("resume", [True, False])
-def test_the_second_of_two_commands_is_refused_and_the_first_ends_as_if_alone(
+def test_the_second_of_two_commands_is_refused_and_the_first_ends(
     resume: bool, tiny_config: Path, command: "Command", tmp_path: Path
 ) -> None:
     changes = ["train.steps=300", "seeds=[0,1]", "train.evaluation.every=100"]

@@ -16,7 +16,7 @@ from toytf.theory import (
 SIZE = {"d_model": 32, "n_heads": 8, "d_head": 8}
 
 
-def test_parameters_are_four_matrices_per_head_and_two_of_the_feed_forward_part() -> None:
+def test_parameters_are_four_matrices_per_head_and_two_per_mlp() -> None:
     assert recall_parameters(8, 8, 32, 64) == 4 * 8 * 8 * 32 + 2 * 64 * 32 == 12288
     assert recall_parameters(8, 8, 32) == 8192
 
@@ -40,18 +40,14 @@ def test_the_guide_line_is_seven_parameters_or_half_a_bit() -> None:
         ({"d_model": 4}, True),  # the theorem asks for no dimension beyond m d ≥ S R
     ],
 )
-def test_attention_and_mlp_suffice_if_heads_serve_all_tokens_and_units_all_facts(
-    changed: dict[str, int], holds: bool
-) -> None:
+def test_attention_and_mlp_need_heads_for_tokens_and_units_for_facts(changed: dict[str, int], holds: bool) -> None:
     assert attention_and_mlp_suffice(16, 16, **{**SIZE, "width": 64, **changed}) is holds
 
 
 @pytest.mark.parametrize(
     ("changed", "holds"), [({}, True), ({"d_model": 24}, True), ({"d_model": 23}, False), ({"n_heads": 3}, False)]
 )
-def test_attention_alone_suffices_if_the_dimension_exceeds_relations_and_answers(
-    changed: dict[str, int], holds: bool
-) -> None:
+def test_attention_alone_needs_dimensions_for_relations_and_answers(changed: dict[str, int], holds: bool) -> None:
     assert attention_suffices(16, 16, 8, **{**SIZE, **changed}) is holds
     assert not attention_suffices(16, 16, 8, **{**SIZE, **changed}, disjoint=False)
 

@@ -44,7 +44,7 @@ def test_what_says_nothing_of_the_answer_does_not_grow() -> None:
 
 
 @given(st.floats(1e-8, 1e-2))
-def test_at_the_stage_time_the_logits_are_of_order_one(alpha: float) -> None:
+def test_logits_are_of_order_one_at_the_stage_time(alpha: float) -> None:
     """α²/2 · sinh(2λt) at t = ln(2/α)/λ is 1 up to α⁴/16."""
     t = theory.stage_time(0.03, alpha)
     assert alpha**2 / 2 * math.sinh(2 * 0.03 * t) == pytest.approx(1, rel=1e-6)

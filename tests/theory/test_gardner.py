@@ -24,7 +24,7 @@ def test_the_entropy_counts_constraints_per_weight():
 
 
 @pytest.mark.parametrize("kappa", [0.0, 1.0])
-def test_near_overlap_one_the_volume_is_the_statistical_dimension(kappa: float):
+def test_the_volume_near_overlap_one_is_the_statistical_dimension(kappa: float):
     # (1 − q) E log P_q → −δ/2; corrections (1 − q) log(1 − q), and 1.5 % from 2000 draws.
     q, p = 0.999, 64
     assert (1 - q) * log_storage(q, p, kappa=kappa) == pytest.approx(

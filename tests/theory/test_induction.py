@@ -33,7 +33,7 @@ def test_the_output_signal_is_the_exact_form(n_tokens: int, seq_len: int, value:
     assert signal.diagonal == pytest.approx(value, rel=1e-3)  # to the digits given
 
 
-def test_with_many_tokens_the_output_signal_is_one_in_nt() -> None:
+def test_the_output_signal_of_many_tokens_is_one_in_nt() -> None:
     signal = theory.output_signal(10**7, 16)
     assert signal.diagonal * 10**7 * 16 == pytest.approx(1, rel=1e-5)
     assert signal.off_diagonal == pytest.approx(-1 / (10**14 * 16), rel=1e-5)
@@ -127,12 +127,12 @@ def test_the_largest_key_is_the_previous_position_at_any_gain(seq_len: int, beta
         assert signal[t - 1, :t].argmax() == t - 2
 
 
-def test_at_small_gains_both_laws_agree() -> None:
+def test_both_predictions_agree_at_small_gains() -> None:
     linear, exact = (theory.position_signal(12, 1, 1e-6, linear=linear) for linear in (True, False))
     np.testing.assert_allclose(exact, linear, atol=1e-5 * abs(linear).max())
 
 
-def test_early_positions_gain_most_from_attention_that_has_begun_to_focus() -> None:
+def test_early_positions_gain_most_from_focused_attention() -> None:
     """β_2 = 1, T = 16: attention on t = 2 is already e^{1/2} / Σ_t e^{n_t}, 29 % more signal; late ones gain 5 %."""
     ratio = previous(theory.position_signal(16, 1, 1, linear=False)) / previous(theory.position_signal(16, 1, 1))
     assert ratio[0] == pytest.approx(1.29, abs=0.005)

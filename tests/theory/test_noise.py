@@ -45,7 +45,7 @@ def test_the_spread_of_the_noise_row(alpha: float, n_tokens: int, expected: floa
     assert relative_spread(n_tokens, 32, alpha, 1024) == pytest.approx(expected, abs=5e-4)  # given to three digits
 
 
-def test_where_the_spread_is_one_attention_has_the_samples_it_needs() -> None:
+def test_attention_has_the_samples_it_needs_where_the_spread_is_one() -> None:
     assert attention_samples(512, 32, 0.5) == 32
     assert relative_spread(512, 32, 0.5, 32) == 1
     assert feed_forward_samples(0.2) == 5
@@ -61,7 +61,7 @@ def test_the_recall_of_feed_forward_by_hand() -> None:
         assert feed_forward_recall(2, alpha, 4) == pytest.approx(three_or_four + 3 * alpha**2 * (1 - alpha) ** 2)
 
 
-def test_feed_forward_has_learned_after_a_few_samples_whatever_the_vocabulary() -> None:
+def test_feed_forward_learns_from_a_few_samples_at_any_vocabulary() -> None:
     for n_tokens in (32, 128, 512, 4096):
         assert feed_forward_recall(n_tokens, 0.5, 16) > 0.99
         assert feed_forward_recall(n_tokens, 0.2, 64) > 0.98
@@ -92,7 +92,7 @@ def test_the_recall_of_attention_is_what_simulations_gave(
         assert attention_recall(n_tokens, 32, alpha, m) == pytest.approx(expected, abs=0.06)
 
 
-def test_attention_learns_like_feed_forward_from_the_contexts_that_hold_the_token() -> None:
+def test_attention_learns_only_from_contexts_that_hold_the_token() -> None:
     """For N ≫ T a token is in Poisson(mT/N) contexts: averaged over that, the recall of the feed-forward part.
 
     With α = 1/2 and 8 contexts on average; the terms beyond 40 are below 1e-15.

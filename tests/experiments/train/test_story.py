@@ -36,7 +36,7 @@ def said(accuracies: list[float], **levels: float) -> str:
     ("progress", "word"),
     [(1.02, "solved"), (0.95, "solved"), (0.949, "partly learned"), (0.5, "partly learned"), (0.499, "not learned")],
 )
-def test_solved_is_95_percent_of_the_way_to_the_ideal_and_partly_learned_half_of_it(progress: float, word: str) -> None:
+def test_solved_is_95_percent_of_the_way_and_partly_learned_half(progress: float, word: str) -> None:
     assert learned(progress) == word
 
 
@@ -56,7 +56,7 @@ def test_the_way_ends_at_the_ideal_even_if_that_is_far_from_all() -> None:
     assert said([0.6], ideal=0.62, chance=0.02).startswith("Solved: ")
 
 
-def test_there_is_no_verdict_where_a_heuristic_is_as_good_as_the_ideal_or_the_task_names_none() -> None:
+def test_there_is_no_verdict_without_room_above_a_heuristic() -> None:
     assert said([0.5], ideal=0.5, chance=0.1, heuristic=0.49).startswith("No verdict, as a trivial heuristic is right")
     assert said([0.5]) == "No verdict, as the task does not say what is ideal: 50.0 % of the facts are right."
     missing = verdict(pd.DataFrame({"a": [1.0]}), {}, "eval/fact_accuracy", "facts")
@@ -88,7 +88,7 @@ def test_seeds_in_which_something_never_came_are_counted() -> None:
     assert in_order([Moment("W_KQ1", 70.0, missing=2)], 10, 5) == "in W_KQ1 by step 70 (in 3 of 5 seeds)"
 
 
-def test_the_end_of_a_training_says_how_far_it_came_and_what_was_not_trained(tmp_path: Path) -> None:
+def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:
     run = toytf.run("configs/quickstart.yaml", {**FEW, "seeds": [0, 1]}, out=tmp_path / "run")
     first, *others = story_of(run).sentences
     assert first.startswith("Not learned in any of 2 seeds: ")
@@ -98,7 +98,7 @@ def test_the_end_of_a_training_says_how_far_it_came_and_what_was_not_trained(tmp
     assert story_of(run).next_step.startswith(f"toytf probe {tmp_path / 'run'} ")
 
 
-def test_without_a_step_nothing_was_trained(tmp_path: Path) -> None:
+def test_nothing_was_trained_without_a_step(tmp_path: Path) -> None:
     ideal, random = (
         toytf.run("configs/bigram/ideal.yaml", {**FEW, "train.steps": 0, "seeds": [0], **more}, out=tmp_path / name)
         for name, more in {

@@ -125,7 +125,7 @@ def test_the_margin_is_that_of_the_feed_forward_part_at_the_triggers(measured: A
     assert result.metrics["noise_margin/FF2"] == pytest.approx(sum(margins) / len(margins), abs=1e-4)
 
 
-def test_a_memory_of_the_noise_that_is_written_in_has_the_margin_it_was_given():
+def test_a_written_memory_of_the_noise_has_its_margin():
     """F(e) = β Σ_q u_τ e_qᵀ e with orthonormal vectors: u_τ scores β, every other 0."""
     task = make_task()
     model = make_model(task, feed_forward={"kind": "linear"}, embedding="orthonormal", unembedding="orthonormal")
@@ -161,14 +161,14 @@ def test_a_model_is_asked_for_what_it_has(fields: dict[str, Any], names: set[str
     assert set(result.metrics) == names
 
 
-def test_where_nothing_is_scored_only_the_margin_is_left():
+def test_only_the_margin_is_left_where_nothing_is_scored():
     task = make_task(seq_len=2, n_tokens=65, n_triggers=1, no_repeat=True)
     batch = task.sample(4, generator(0, "batch"))
     assert not batch.roles["in_context"].any()
     assert set(probe(make_model(task), task, batch).metrics) == {"noise_margin/FF2"}
 
 
-def test_without_noise_nothing_is_ever_followed_by_it():
+def test_nothing_is_followed_by_noise_without_noise():
     task = make_task(noise={"probability": 0.0, "token": "extra"})
     result = probe(make_model(task), task, task.sample(B, generator(0, "batch")))
     assert result.metrics["noise/attention_noise"] == 0

@@ -65,7 +65,7 @@ def test_a_construction_knows_every_fact_whatever_the_noise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IDEAL)
-def test_in_a_construction_every_token_has_its_head(name: str) -> None:
+def test_every_token_of_a_construction_has_its_head(name: str) -> None:
     """8 heads of 4 tokens; in each sequence one fires on the subject, one on the relation, and 6 rest."""
     found = values("ownership", name)
     assert found["subjects"] == found["relations"] == 1
@@ -82,7 +82,7 @@ def test_in_a_construction_every_token_has_its_head(name: str) -> None:
     assert found["key_cosine"] == pytest.approx(1, abs=1e-6)
 
 
-def test_where_the_relation_stands_last_heads_rest_on_it_and_only_subjects_have_owners() -> None:
+def test_only_subjects_have_owners_if_the_relation_is_last() -> None:
     """A head of subjects that finds none of its own puts all attention on the relation, of which it says nothing."""
     for name in ("attention_last", "mlp_last"):
         assert values("facts", name)["accuracy"] == 1

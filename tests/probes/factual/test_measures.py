@@ -115,7 +115,7 @@ def test_what_only_pairs_explain_is_interaction() -> None:
     assert (split.subject, split.relation, split.interaction) == (0, 0, 1)
 
 
-def test_the_fractions_sum_to_one_and_what_all_answers_share_does_not_count() -> None:
+def test_fractions_sum_to_one_and_ignore_what_all_answers_share() -> None:
     L = normal(6, 5, 9)
     split, shifted = two_way(L), two_way(L + 100 * normal(6, 5, 1))
     assert split is not None
@@ -163,7 +163,7 @@ def test_logits_that_do_not_vary_have_no_fractions() -> None:
 # Recall
 
 
-def test_recall_counts_how_many_of_a_set_are_among_as_many_of_the_highest() -> None:
+def test_recall_counts_members_of_a_set_among_as_many_highest() -> None:
     scores = torch.tensor([[4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 2.0, 1.0]])
     sets = torch.tensor([[True, False, True, False], [False, False, False, True]])
     assert recall_at_size(scores, sets) == pytest.approx((1 / 2 + 0) / 2)
@@ -270,7 +270,7 @@ def test_probes_add_up_the_stream_as_the_model_does(kept: float, monkeypatch: py
 
 
 @pytest.mark.parametrize(("pools", "holds"), [("disjoint", 1), ("shared", 0)])
-def test_attention_alone_suffices_only_if_no_answer_belongs_to_two_relations(pools: str, holds: int) -> None:
+def test_attention_alone_suffices_only_for_disjoint_pools(pools: str, holds: int) -> None:
     """H d_head = 16 ≥ 4 + 3 and d = 16 ≥ 3 + 2 in both."""
     task = small(pools=pools)
     assert probed("fact_ratios", task, layer(task)).metrics["theorem/attention_only"] == holds

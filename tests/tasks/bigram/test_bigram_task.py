@@ -175,7 +175,7 @@ def test_no_repeat_conditions_the_output_distribution_on_another_token(outputs: 
     assert (latents["triggers"] != latents["outputs"]).all()
 
 
-def test_shown_triggers_stand_in_front_and_are_not_scored():
+def test_shown_triggers_come_first_and_are_not_scored():
     batch = sample(triggers="random", show_latents=True, seq_len=20, n_triggers=3)
     assert batch.tokens.shape == (200, 20)
     assert torch.equal(batch.tokens[:, :3], batch.latents["triggers"])

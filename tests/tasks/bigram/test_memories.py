@@ -65,7 +65,7 @@ def test_positions_count_by_how_often_they_hold_a_first_output():
     assert weights.tolist() == pytest.approx(first_seen[:-1])
 
 
-def test_sequences_shorter_than_the_model_allows_ask_for_their_own_positions():
+def test_shorter_sequences_ask_for_their_own_positions():
     long, short = make(seq_len=100), make(seq_len=16)
     model = model_for(long)
     memory = short.memories(model)["W_KQ1"]

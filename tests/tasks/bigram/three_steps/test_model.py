@@ -103,7 +103,7 @@ def test_the_forward_is_the_formula(model: str, embedding: dict[str, Any]) -> No
         np.testing.assert_allclose(found.numpy(), by_hand(weights, vectors, sequence), rtol=1e-4, atol=1e-4)
 
 
-def test_from_zero_attention_is_uniform_and_every_answer_equally_likely() -> None:
+def test_zero_weights_give_uniform_attention_and_equal_answers() -> None:
     for model in ("clean", "residual"):
         config = configured(model=model, **TINY)
         vectors = draw(config, 0)
@@ -155,7 +155,7 @@ def test_chunks_are_means_over_all_sequences() -> None:
 
 
 @pytest.mark.parametrize("beta_2", [0.01, 1.0, 4.0])
-def test_with_many_tokens_step_3_is_as_predicted_beyond_small_gains(beta_2: float) -> None:
+def test_step_3_of_many_tokens_is_as_predicted_beyond_small_gains(beta_2: float) -> None:
     """N = 4000: random tokens almost never meet. 40,000 sequences: entries scatter by about 1 % of the largest."""
     N, T, beta_1 = 4000, 8, 0.5
     tokens, _ = sample_sequences(40_000, N, T, generator(0, "many"))

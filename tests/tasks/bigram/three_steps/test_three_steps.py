@@ -111,7 +111,7 @@ def test_every_memory_is_recalled_after_its_step(theorem: toytf.Run) -> None:
     assert theorem.summary["chance/recall/W_KQ1"] == pytest.approx(np.mean([1 / t for t in range(2, 16)]))
 
 
-def test_accuracy_jumps_at_step_3_and_ends_at_the_tie_of_the_first_position(theorem: toytf.Run) -> None:
+def test_accuracy_jumps_at_step_3_and_ends_at_its_ceiling(theorem: toytf.Run) -> None:
     """About 0.07 after the first two steps; 0.57–0.64 when W_KQ2 still has gain 1; the ceiling is 1 − 1/28 = 0.964."""
     assert theorem.summary["theory/accuracy/read_out"] == pytest.approx(1 - 1 / 28)
     assert theorem.summary["chance/accuracy/read_out"] == 1 / 64
@@ -261,7 +261,7 @@ def whole(take: Run) -> toytf.Run:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])
-def test_killed_after_any_row_and_resumed_it_ends_the_same(
+def test_a_run_killed_after_any_row_and_resumed_ends_the_same(
     rows: int, whole: toytf.Run, ends_the_same: "EndsTheSame"
 ) -> None:
     ends_the_same(whole, rows)

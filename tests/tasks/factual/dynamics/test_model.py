@@ -54,7 +54,7 @@ def test_the_mean_of_many_sequences_is_that_of_fact_counts(table: FactTable) -> 
     assert float(difference.abs().max()) < 5 * np.sqrt(0.96 / n)
 
 
-def test_every_fact_stands_once_in_the_order_of_the_pairs(table: FactTable) -> None:
+def test_every_fact_comes_once_in_the_order_of_the_pairs(table: FactTable) -> None:
     facts = fact_counts(table, NOISE, T)
     s, r = table.pairs.T
     assert facts.counts[:, :S].argmax(1).tolist() == s.tolist()
@@ -118,7 +118,7 @@ def test_what_a_balanced_table_says_nothing_about_stays_as_it_was() -> None:
     assert float(weights.w[:10].min()) > 0.2
 
 
-def test_without_noise_there_is_nothing_but_the_fact() -> None:
+def test_a_sequence_without_noise_is_the_fact_alone() -> None:
     table = random_table(3, 2, 2, seed=1)
     facts = sample_facts(torch.as_tensor(table.answers), 10, 0, 3, generator(0, "short"))
     assert facts.counts.shape == (10, 3 + 2 + 1)
