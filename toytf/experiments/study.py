@@ -99,7 +99,9 @@ class Study(Experiment, Generic[C]):
     def story(self, run: Run) -> Story:
         """Its findings, or if it has not ended, how far it is."""
         at = [factors(case).items() for case in self.cases()]
-        done = sum(any(case <= about.at.items() for about in run.columns.values()) for case in at)
+        history = run.history
+        measured = [about.at.items() for name, about in run.columns.items() if name in history]
+        done = sum(any(case <= found for found in measured) for case in at)
         if run.described and done < len(at):
             so_far = f"The run has not ended: {done} of {counted(len(at), 'case')} are done."
             return Story((so_far, *first_row(run)), self.next_step(run))
