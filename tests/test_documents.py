@@ -34,8 +34,13 @@ DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs"
 COMMANDS = typer.main.get_command(app).commands
 
 QUIET = {"threads": 1, "logging.wandb": "off"}
-SMALL = {"model.d_model": 32, "task.seq_len": 16, "train.batch_size": 8}
-"""Trainings on bigrams take all their steps, but in a small model on a few short sequences: seconds, not minutes."""
+SHORT: dict[str, dict[str, Any]] = {
+    "bigram": {"model.d_model": 32, "task.seq_len": 16, "train.steps": 64, "train.batch_size": 8},
+    "factual": {"train.steps": 64, "train.batch_size": 64, "train.evaluation.sequences": 64},
+    "fact_dynamics": {"steps": 64, "init_scales": [1e-2]},
+    "capacity": {"dimensions": [8], "draws": 4, "seeds": [0]},
+}
+"""What a run of a task or an experiment is changed by here: seconds, not minutes."""
 
 
 # --- what a document holds
@@ -57,6 +62,11 @@ class Block:
     def runs(self) -> bool:
         """Is it a piece of code that a reader pastes into Python?"""
         return self.language == "python" and self.file is None
+
+    @property
+    def needs_run(self) -> bool:
+        """Does it look at a trained model, so that what it prints depends on the training?"""
+        return "Run.open(" in self.content or "toytf.run(" in self.content
 
     @property
     def commands(self) -> list[list[str]]:
@@ -92,6 +102,13 @@ def blocks(document: str) -> list[Block]:
         for found in FENCED.finditer(text)
         if not found["skipped"]
     ]
+
+
+def commands_in_sentences(document: str) -> list[list[str]]:
+    """Whole commands between backticks, outside of blocks: not `toytf run` alone, nor `toytf run RUN/config.yaml`."""
+    text = FENCED.sub("", (ROOT / document).read_text(encoding="utf-8"))
+    found = re.findall(r"`(toytf (?:(?:run|probe|inspect) |claims\b|bench\b|list\b)[^`]*)`", text)
+    return [shlex.split(line) for line in found if not re.search(r"[…*<]|\b[A-Z]{2,}\b", line)]
 
 
 def _is_synopsis(line: str) -> bool:
@@ -159,11 +176,11 @@ def check_command(words: list[str], runs: dict[str, Any]) -> None:
     elif name == "probe":
         config = runs[str(given["run"])]
         assert given["probe"] is None or given["probe"] in plugins("probes")
-        assert given["test"] is None or given["test"] in config.tests
+        assert given["on"] is None or given["on"] in config.evaluate_on
         assert given["step"] is None or given["step"] <= config.train.steps
     elif name == "claims":
-        areas = {path.parent.name for path in claim_files().values()}
-        assert set(given["names"] or []) <= areas | set(claim_files())
+        named = {part for claim in claim_files() for part in (claim, *claim.split("/"))}  # area/name, either alone
+        assert set(given["names"] or []) <= named
     elif name == "bench":
         assert set(given["names"] or []) <= set(plugins("benchmarks"))
     else:
@@ -177,48 +194,77 @@ def test_commands_can_be_typed(document: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     table = next(block for block in blocks("docs/factual.md") if block.content.startswith("subject,relation,attribute"))
     Path("mine.csv").write_text(table.content, encoding="utf-8")
-    runs = {"runs/quickstart": load_config("configs/quickstart.yaml")}  # by `make quickstart`
-    for block in blocks(document):
-        for words in block.commands:
-            try:
-                check_command(words, runs)
-            except Exception as error:
-                raise AssertionError(f"{document}:{block.line}: {shlex.join(words)}") from error
+    runs = {"runs/quickstart": load_config("quickstart")}  # by `make quickstart`
+    for words in [words for block in blocks(document) for words in block.commands] + commands_in_sentences(document):
+        try:
+            check_command(words, runs)
+        except Exception as error:
+            raise AssertionError(f"{document}: {shlex.join(words)}") from error
 
 
 # --- code, and tutorials
 
 
-def small_run(config: Any, overrides: Mapping[str, Any] | None = None, **options: Any) -> toytf.Run:
-    """What `toytf.run` does, in a small model."""
+def short_run(config: Any, overrides: Mapping[str, Any] | None = None, **options: Any) -> toytf.Run:
+    """What `toytf.run` does, shortened."""
     return run(config, {**(overrides or {}), **changes(config)}, **options)
 
 
 def changes(config: Any) -> dict[str, Any]:
     """What a run of a config is changed by here."""
-    task = getattr(load_config(config), "task", None)
-    return QUIET | (SMALL if task is not None and task.kind == "bigram" else {})
+    loaded = load_config(config)
+    return QUIET | SHORT.get(loaded.task.kind if loaded.trains_model else loaded.experiment, {})
 
 
-def follow(document: str) -> None:
-    """Run what a document holds, one block after the other, in this directory: its code, and commands of a tutorial."""
-    names: dict[str, Any] = {}
+def follow(document: str, *, shortened: bool = True) -> None:
+    """Run what a document holds, one block after the other, in this directory: its code, and commands of a tutorial.
+
+    shortened: what depends on a training is run, but its numbers are not compared.
+    """
+    names, printed = dict[str, Any](), ""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toytf, "run", small_run)
+        if shortened:
+            patch.setattr(toytf, "run", short_run)
         for block in blocks(document):
             if block.runs:
                 if block.content.startswith(("import ", "from ")):  # a block that does not import goes on
                     names = {"__name__": document}
-                execute(block, names)
-            for words in block.commands if document in TUTORIALS else []:
-                extra = [f"{key}={value}" for key, value in changes(words[2]).items()] if words[1] == "run" else []
-                patch.setattr(sys, "argv", [*words, *extra])
-                with pytest.raises(SystemExit) as ended:
-                    main()
-                assert not ended.value.code, shlex.join(words)
+                execute(block, names, compared=not shortened or not (block.needs_run or "run" in names))
+            if block.commands and document in TUTORIALS:
+                printed = "".join(type_command(words, shortened=shortened) for words in block.commands)
+            if block.language == "text" and not shortened:
+                assert missing_lines(block.content, printed) == [], f"{document}:{block.line}:\n{printed}"
 
 
-def execute(block: Block, names: dict[str, Any]) -> None:
+def type_command(words: list[str], *, shortened: bool) -> str:
+    """Run a command in this process and return what it prints; a claim takes too long if time is short."""
+    if words[1] == "claims" and shortened:
+        check_command(words, {})
+        return ""
+    extra: list[str] = []
+    if words[1] == "run":
+        extra = [f"{key}={value}" for key, value in (changes(words[2]) if shortened else QUIET).items()]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(sys, "argv", [*words, *extra])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    sys.stdout.write(printed.getvalue())
+    assert not ended.value.code, shlex.join(words)
+    return printed.getvalue()
+
+
+def missing_lines(said: str, printed: str) -> list[str]:
+    """The lines that are said to be printed and are not, up to spaces; one that ends with … begins a line."""
+    lines = ["".join(line.split()) for line in printed.splitlines()]
+
+    def is_there(line: str) -> bool:
+        words, cut, _ = "".join(line.split()).partition("…")
+        return any(other.startswith(words) if cut else words == other for other in lines)
+
+    return [line for line in said.splitlines() if not is_there(line)]
+
+
+def execute(block: Block, names: dict[str, Any], *, compared: bool) -> None:
     """Run a block, statement by statement; where a comment says what is printed, that must be printed."""
     lines = block.content.splitlines()
     for statement in ast.parse(block.content, block.document).body:
@@ -226,7 +272,7 @@ def execute(block: Block, names: dict[str, Any]) -> None:
         ast.increment_lineno(statement, block.line)  # an error names the line of the document
         with redirect_stdout(io.StringIO()) as printed:
             exec(compile(ast.Module([statement], []), f"<{block.document}>", "exec", dont_inherit=True), names)
-        if printed.getvalue():
+        if printed.getvalue() and compared:
             said = expected(comment)
             assert agree(said, printed.getvalue()), f"{block.document}:{statement.end_lineno}: {printed.getvalue()}"
 
@@ -274,30 +320,56 @@ def test_what_is_said_and_printed_is_compared_to_the_last_digit() -> None:
     assert agree(["9.34e-4"], "0.00093391")
 
 
+def test_what_a_command_is_said_to_print_is_looked_for_line_by_line() -> None:
+    printed = "Solved.\n\n  recall   0.730 \nworst: t=56, t=62\n"
+    assert missing_lines("recall 0.730\n\nworst: t=56, …\n", printed) == []
+    assert missing_lines("recall 0.7\nworst: t=57, …\nSolved.", printed) == ["recall 0.7", "worst: t=57, …"]
+
+
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of `make quickstart`, which documents go on with."""
-    return small_run("configs/quickstart.yaml", out=tmp_path_factory.mktemp("made") / "quickstart").directory
+    """The run of `make quickstart`, shortened, which documents go on with."""
+    return short_run("quickstart", out=tmp_path_factory.mktemp("made") / "quickstart").directory
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def whole_quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of `make quickstart`."""
+    return toytf.run("quickstart", QUIET, out=tmp_path_factory.mktemp("made") / "quickstart").directory
+
+
+def as_checkout(folder: Path, quickstart: Path) -> Path:
     """A directory with `configs/` and `runs/quickstart`, as a reader has it."""
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (folder / "configs").symlink_to(ROOT / "configs")
+    shutil.copytree(quickstart, folder / "runs" / "quickstart")
+    return folder
 
 
-@pytest.mark.parametrize("document", [name for name in OTHERS if any(block.runs for block in blocks(name))])
-def test_code_runs_and_prints_what_it_says(document: str, checkout: Path) -> None:
+CODE = [name for name in OTHERS if any(block.runs for block in blocks(name))]
+
+
+@pytest.mark.parametrize("document", CODE)
+def test_code_runs_and_prints_what_it_says(
+    document: str, tmp_path: Path, quickstart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(as_checkout(tmp_path, quickstart))
     follow(document)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [name for name in CODE if any(block.needs_run for block in blocks(name))])
+def test_code_prints_what_it_says_of_a_trained_model(
+    document: str, tmp_path: Path, whole_quickstart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(as_checkout(tmp_path, whole_quickstart))
+    follow(document, shortened=False)
 
 
 def write_files(document: str, folder: Path) -> None:
     """The files that a tutorial shows: all that its drawing of the package names, and no other there."""
     drawn, parents = set(), dict[int, Path]()
-    for line in blocks(document)[0].content.splitlines():
+    drawing = next(block for block in blocks(document) if block.file is None and "pyproject.toml" in block.content)
+    for line in drawing.content.splitlines():
         name, depth = line.split()[0], len(line) - len(line.lstrip())
         parents[depth] = parents.get(depth - 2, folder) / name
         if "(empty)" in line:
@@ -325,23 +397,36 @@ ACCURATE = {"docs/adding_a_task.md": ["runs/copy", "runs/copy-ideal"]}
 """Runs that a tutorial promises an accuracy above 0.95."""
 
 
-@pytest.mark.parametrize("document", TUTORIALS)
-def test_a_tutorial_can_be_followed(document: str, checkout: Path, packages: Path) -> None:
-    """In a process of its own, which finds the package by its entry points."""
-    write_files(document, checkout)
+def follow_apart(document: str, folder: Path, packages: Path, *, shortened: bool) -> str:
+    """Follow a tutorial in a process of its own, which finds the package by its entry points; what it printed."""
+    write_files(document, folder)
+    command = f"from tests.test_documents import follow; follow({document!r}, shortened={shortened})"
     ended = subprocess.run(
-        [sys.executable, "-c", f"from tests.test_documents import follow; follow({document!r})"],
+        [sys.executable, "-c", command],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    project = tomllib.loads(next(checkout.glob("*/pyproject.toml")).read_text(encoding="utf-8"))["project"]
+    return ended.stdout
+
+
+@pytest.mark.parametrize("document", TUTORIALS)
+def test_a_tutorial_can_be_followed(document: str, tmp_path: Path, quickstart: Path, packages: Path) -> None:
+    folder = as_checkout(tmp_path, quickstart)
+    printed = follow_apart(document, folder, packages, shortened=True)
+    project = tomllib.loads(next(folder.glob("*/pyproject.toml")).read_text(encoding="utf-8"))["project"]
     for names in project["entry-points"].values():
         for name in names:
-            assert re.search(rf"^  {name} +\S", ended.stdout, re.MULTILINE)  # `toytf list` shows it with a sentence
+            assert re.search(rf"^  {name} +\S", printed, re.MULTILINE)  # `toytf list` shows it with a sentence
     for words in (words for block in blocks(document) for words in block.commands if "--out" in words):
-        assert toytf.Run(words[words.index("--out") + 1]).finished
+        assert toytf.Run(folder / words[words.index("--out") + 1]).finished
     for directory in ACCURATE.get(document, []):
-        assert toytf.Run(directory).summary["eval/copied_accuracy"] > 0.95
+        assert toytf.Run(folder / directory).summary["eval/copied_accuracy"] > 0.95
+
+
+@pytest.mark.slow
+def test_the_tour_prints_what_it_says(tmp_path: Path, whole_quickstart: Path, packages: Path) -> None:
+    follow_apart("docs/tour.md", as_checkout(tmp_path, whole_quickstart), packages, shortened=False)
