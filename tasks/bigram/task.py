@@ -52,7 +52,7 @@ class BigramTask(Task):
     goal = "in_context"
     role_phrases: Mapping[str, str] = {
         "in_context": "answers that the context determines",
-        "untrapped": "the same, without loops of triggers",
+        "untrapped": "the same, in sequences without a loop (a → e → a)",
     }
 
     def __init__(self, config: BigramConfig, device: torch.device) -> None:
@@ -191,7 +191,7 @@ def _noise_token(config: BigramConfig, table: BigramTable) -> int:
         return len(table.characters)
     if token not in table.characters:
         raise UserError(
-            f"task.noise.token = {token!r} is no character of the corpus: choose one of "
+            f"task.noise.token = {token!r} is not a character of the corpus: choose one of "
             f'{"".join("".join(table.characters).split())}, or "{EXTRA}" for a token of its own'
         )
     found = table.characters.index(token)

@@ -93,8 +93,8 @@ def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:
     first, *others = story_of(run).sentences
     assert first.startswith("Not learned in any of 2 seeds: ")
     assert "of the answers that the context determines are right (ideal 100 %, best heuristic " in first
-    assert any("Recall " in sentence and " 0.1 above chance " in sentence for sentence in others)
-    assert others[-1].startswith("The loss was taken only on answers that the context determines (train.loss = in_con")
+    assert any("Recall " in sentence and " exceed" in sentence and "chance by 0.1" in sentence for sentence in others)
+    assert others[-1].startswith("The loss was computed only on answers that the context determines (train.loss = in")
     assert story_of(run).next_step.startswith(f"toytf probe {tmp_path / 'run'} ")
 
 

@@ -48,8 +48,8 @@ def training_findings(run: "TrainedRun") -> Iterator[str]:
         yield from _order(run)
     if "all" in task.config.roles and config.train.loss != "all" and config.train.steps:
         yield (
-            f"The loss was taken only on {task.role_phrase(config.train.loss)} (train.loss = {config.train.loss}): "
-            "other predictions are not trained."
+            f"The loss was computed only on {task.role_phrase(config.train.loss)} (train.loss = {config.train.loss}): "
+            "other predictions are not trained, and may be worse than chance."
         )
 
 
@@ -127,8 +127,8 @@ def _order(run: "TrainedRun") -> Iterator[str]:
     means = f", means over {n_seeds} seeds" if n_seeds > 1 else ""
     for timed, (came_there, never_came) in {
         "onset": (
-            f"Recall rose {ONSET_ABOVE_CHANCE:g} above chance",
-            f"Recall did not rise {ONSET_ABOVE_CHANCE:g} above chance",
+            f"Recall first exceeded chance by {ONSET_ABOVE_CHANCE:g}",
+            f"Recall did not exceed chance by {ONSET_ABOVE_CHANCE:g}",
         ),
         "halfway": ("Accuracy was halfway to the ideal", "Accuracy did not come halfway to the ideal"),
     }.items():
