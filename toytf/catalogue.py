@@ -8,7 +8,7 @@ import typer
 
 from toytf.config.plugins import experiment_schema, plugins
 from toytf.config.shipped import claim_files, config_files
-from toytf.errors import UserError, nearest
+from toytf.errors import UserError, nearest, shortened
 
 KINDS = ("tasks", "probes", "experiments", "configs", "claims")
 
@@ -36,7 +36,7 @@ def config_schema() -> str:
 def print_catalogue(what: str) -> None:
     """Print the entries of one kind, or of all."""
     if what and what not in KINDS:
-        raise UserError(f'list: "{what}" is no kind of thing: {nearest(what, KINDS)}')
+        raise UserError(f'"{shortened(what)}" cannot be listed: {nearest(what, KINDS)}')
     for kind in [what] if what else KINDS:
         entries = _entries(kind)
         typer.echo(f"{kind}:")

@@ -25,14 +25,15 @@ def run_command(
         Path, typer.Argument(help="A config that ships, such as quickstart (see `toytf list configs`), or a YAML file.")
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.steps=500.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, such as train.steps=500."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory [default: runs/<config name>-<hash>].")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run even if memory seems too small.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run even if there seems to be too little memory.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every metric, not only the main ones.")] = False,
 ) -> None:
-    """Run any experiment; prints what came out of it, and the run directory last."""
+    """Run an experiment; prints its main results, and the run directory last."""
     from toytf.experiments.launch import run
     from toytf.report.terminal import print_end
 
@@ -43,14 +44,16 @@ def run_command(
 @app.command("list")
 def list_command(
     what: Annotated[str, typer.Argument(metavar="[tasks|probes|experiments|configs|claims]")] = "",
-    schema: Annotated[bool, typer.Option("--schema", help="With configs: the JSON schema, for editors.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="With configs: print the JSON schema of a config, for editors.")
+    ] = False,
 ) -> None:
-    """List what there is to run, learn and measure."""
+    """List the tasks, probes, experiments, configs and claims that are installed."""
     from toytf.catalogue import config_schema, print_catalogue
 
     if schema:
         if what != "configs":
-            _fail("--schema goes with: toytf list configs --schema")
+            _fail("--schema is an option of configs: toytf list configs --schema")
         typer.echo(config_schema())
     else:
         print_catalogue(what)
@@ -62,12 +65,14 @@ def inspect_command(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Where to write the page [default: report.html; of several runs, compare.html beside the first]."
+            help="Where to write the page [default: report.html; for several runs, compare.html next to the first]."
         ),
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve the page on this machine until Ctrl-C.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Open the page in a browser, served from this machine until Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Write the page of one or several runs: attention, probes, curves, each beside its ideal."""
+    """Write an HTML page about one or several runs: results, curves, probes and attention, next to the ideal."""
     from toytf.report.inspection import inspect_runs
 
     inspect_runs(runs, html, serve=serve)
@@ -84,7 +89,7 @@ def probe_command(
     ] = None,
     test: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run probes again, on any checkpoint."""
+    """Run probes on any checkpoint of a run."""
     if test is not None:
         _fail(f"--test is now called --on: --on {test}")
     from toytf.report.inspection import print_probes
@@ -97,9 +102,9 @@ def claims_command(
     names: Annotated[
         list[str] | None, typer.Argument(help="Claims (bigram/ideal), areas (bigram) or files [default: all].")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where their runs and claims.json go.")] = Path("runs/claims"),
+    out: Annotated[Path, typer.Option(help="Where to put their runs and claims.json.")] = Path("runs/claims"),
 ) -> None:
-    """Check sentences of the literature: predicted, measured ± spread, verdict."""
+    """Check claims from the literature: predicted, measured ± spread, verdict."""
     from toytf.claims import check_claims
     from toytf.report.verdicts import print_verdicts
 
@@ -115,7 +120,7 @@ def bench_command(
     names: Annotated[list[str] | None, typer.Argument(help="Benchmarks [default: all].")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the ratios to this file.")] = None,
 ) -> None:
-    """Measure speed as ratios, side by side in one run."""
+    """Measure speed, as ratios of two implementations timed side by side."""
     from toytf.bench import run_benchmarks
 
     run_benchmarks(names or [], json)
@@ -141,7 +146,7 @@ def main() -> None:
     except MemoryError:
         _end("not enough memory", 1)
     except KeyboardInterrupt:
-        _end("stopped at once; what was saved stays", 130)
+        _end("stopped immediately; everything saved so far is kept", 130)
     except Exception as error:
         usage = getattr(error, "format_message", None)  # an unknown option, a missing argument
         if usage is None:
@@ -149,7 +154,7 @@ def main() -> None:
         _end(f"{usage()} (see toytf --help)", 2)
     else:
         if code == 130:  # what typer makes of Ctrl-C
-            _end("stopped at once; what was saved stays", code)
+            _end("stopped immediately; everything saved so far is kept", code)
         sys.exit(code)
 
 
