@@ -87,7 +87,7 @@ def worst_pairs(held: Learned, unit: float, limit: int) -> list[str]:
     rivals = stored.scores(held.memory).scatter(1, stored.targets[:, None], -torch.inf).argmax(1)
     return [
         f"{stored.key_name(z)} → {stored.value_name(int(stored.targets[z]))}: margin {float(margins[z]):.2f} "
-        f"{'before' if margins[z] > 0 else 'behind'} {stored.value_name(int(rivals[z]))}"
+        f"{'ahead of' if margins[z] > 0 else 'behind'} {stored.value_name(int(rivals[z]))}"
         for z in margins.argsort().tolist()[:limit]
         if margins[z].isfinite()
     ]

@@ -99,7 +99,7 @@ def _grafts(model: ToyTransformer, trial: ToyTransformer, task: Task, strength: 
     for held, W in learned_matrices(model, task):
         held_in.setdefault(held.slot, []).append(held)
         norms[held.slot] = W.norm()
-    grafts, reason = [], f"task {task.config.kind} has no memory with single answers that is a matrix of this model"
+    grafts, reason = [], f"task {task.config.kind} has no memory with one answer per key that is a matrix of this model"
     for slot, memories in held_in.items():
         if any(held.conditional is not None for held in memories):
             continue

@@ -116,7 +116,7 @@ class Truncation(Probe):
                 layer = re.match(r"blocks\.(\d+)\.", name)
                 if layer and int(layer[1]) >= model.config.n_layers:
                     raise UserError(
-                        f'probe truncation: "{name}" is in layer {layer[1]}, but the model has only the layers '
+                        f'probe truncation: "{name}" is in layer {layer[1]}, but the model only has layers '
                         f"0 to {model.config.n_layers - 1}"
                     )
                 raise UserError(f'probe truncation: the model has no matrix "{name}": {nearest(name, ranks)}')
@@ -126,9 +126,9 @@ class Truncation(Probe):
                 yield {"matrix": name, "rho": fraction}, fraction, rank
             for rank in self.config.ranks:
                 if not 0 < rank <= largest:
-                    remedy = "; to remove it, take the fraction 0" if rank == 0 else ""
+                    remedy = "; to remove the matrix, use the fraction 0" if rank == 0 else ""
                     raise UserError(
-                        f"probe truncation: rank is {rank}, expected 1 to {largest} for {name} of this model{remedy}"
+                        f"probe truncation: rank = {rank}: expected 1 to {largest} for {name} of this model{remedy}"
                     )
                 yield {"matrix": name, "rank": rank}, rank / largest, rank
 

@@ -79,8 +79,8 @@ MISTAKES = {
     "tag_that_lies": _file("experiment: train\ntask: bigram\nthreads: !!int y\n", "not valid YAML", "'y'"),
     "no_boolean": _file("experiment: train\ntask: {kind: bigram, no_repeat: !!bool maybe}\n", "not valid YAML"),
     "many_digits": _file(f"experiment: train\ntask: bigram\nthreads: {'9' * 5000}\n", "not valid YAML", "digits"),
-    "deep": _file(f"experiment: train\ntask: {'[' * 700 + ']' * 700}\n", "lie in each other"),
-    "alias_of_itself": _file("experiment: train\ntask: bigram\nseeds: &a [*a]\n", "lie in each other"),
+    "deep": _file(f"experiment: train\ntask: {'[' * 700 + ']' * 700}\n", "nested more than"),
+    "alias_of_itself": _file("experiment: train\ntask: bigram\nseeds: &a [*a]\n", "nested more than"),
     "alias_bomb": _file(
         "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
@@ -141,7 +141,7 @@ MISTAKES = {
         "evaluate_on={other: {kind: copy}}", says=('evaluate_on.other: kind = "copy"', "bigram")
     ),
     "name_of_a_test": _override(
-        "evaluate_on={Not-A-Name: {}}", says=('evaluate_on: "Not-A-Name"', "small letters, digits and _")
+        "evaluate_on={Not-A-Name: {}}", says=('evaluate_on: "Not-A-Name"', "lowercase letters, digits and _")
     ),
     "list_for_a_test": _override("evaluate_on={short: [8]}", says=("evaluate_on.short: should be a mapping",)),
     "list_for_tests": _override("evaluate_on=[short]", says=("evaluate_on: should be a mapping",)),

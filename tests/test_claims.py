@@ -241,10 +241,10 @@ def test_a_metric_that_no_run_has_ends_with_2_and_one_line(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"expect": [POSITIVE | {"run": "tinny"}]}, 'no run is called "tinny": did you mean "tiny"?'),
+        ({"expect": [POSITIVE | {"run": "tinny"}]}, 'no run of this claim is called "tinny": did you mean "tiny"?'),
         ({"expect": [POSITIVE | {"comparison": "=>"}]}, 'expect.0.comparison = "=>"'),
         ({"expect": [POSITIVE | {"tolerence": 1}]}, 'did you mean "tolerance"?'),
-        ({"expect": [POSITIVE | {"of": "tinny"}]}, 'no run is called "tinny": did you mean "tiny"?'),
+        ({"expect": [POSITIVE | {"of": "tinny"}]}, 'no run of this claim is called "tinny": did you mean "tiny"?'),
         ({"expect": [POSITIVE | {"of": "tiny"}]}, '"of: tiny" needs a metric as value'),
         ({"expect": []}, "expect"),
         ({"runs": {}}, "runs"),

@@ -121,26 +121,26 @@ def test_a_wrong_usage_ends_with_2_and_no_traceback(
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("model.freeze=[embed.W_X]", 'model.freeze: "embed.W_X" matches no parameter'),
+        ("model.freeze=[embed.W_X]", 'model.freeze: "embed.W_X" does not match any parameter'),
         ("model.freeze=['*']", "model.freeze leaves nothing to train"),
         ("device=cup", 'device = "cup"'),
         ("task.noise={probability: 0.5, token: e}", "task.noise.token = 'e' is one of the fixed triggers"),
-        ("task.noise={probability: 0.5, token: ß}", "task.noise.token = 'ß' is no character of the corpus"),
-        ("evaluate_on={few: {n_tokens: 30}}", "evaluate_on.few changes the tokens: it must keep those of the task"),
-        ("evaluate_on={long: {seq_len: 9}}", "evaluate_on.long has sequences of 9 tokens: at most 8, as the task has"),
+        ("task.noise={probability: 0.5, token: ß}", "task.noise.token = 'ß' is not a character of the corpus"),
+        ("evaluate_on={few: {n_tokens: 30}}", "evaluate_on.few changes the vocabulary: it must be that of the task"),
+        ("evaluate_on={long: {seq_len: 9}}", "evaluate_on.long has sequences of 9 tokens: at most 8, as in the task"),
         (
             "probes=[{kind: truncation, matrices: [blocks.1.mlp.W_out]}]",
             'probe truncation: the model has no matrix "blocks.1.mlp.W_out": did you mean "blocks.1.attn.W_V"?',
         ),
         (
             "probes=[{kind: truncation, matrices: [blocks.2.attn.W_OV]}]",
-            'probe truncation: "blocks.2.attn.W_OV" is in layer 2, but the model has only the layers 0 to 1',
+            'probe truncation: "blocks.2.attn.W_OV" is in layer 2, but the model only has layers 0 to 1',
         ),
         (
             "probes=[{kind: truncation, ranks: [17]}]",
-            "probe truncation: rank is 17, expected 1 to 16 for blocks.0.attn.W_OV of this model",
+            "probe truncation: rank = 17: expected 1 to 16 for blocks.0.attn.W_OV of this model",
         ),
-        ("probes=[{kind: truncation, ranks: [0]}]", "; to remove it, take the fraction 0"),
+        ("probes=[{kind: truncation, ranks: [0]}]", "; to remove the matrix, use the fraction 0"),
     ],
 )
 def test_a_mistake_that_only_the_model_shows_leaves_no_run_behind(

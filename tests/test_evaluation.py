@@ -104,7 +104,7 @@ def test_a_goal_that_is_no_role_is_refused_with_a_sentence() -> None:
     task = bigram()
     task.check_goal()
     task.goal = "in_contxt"
-    with pytest.raises(UserError, match='goal "in_contxt" is no role: did you mean "in_context"'):
+    with pytest.raises(UserError, match='goal "in_contxt" is not one of its roles: did you mean "in_context"'):
         task.check_goal()
 
 

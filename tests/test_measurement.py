@@ -90,7 +90,7 @@ def test_two_measurements_of_one_name_are_refused() -> None:
 
 
 def test_a_factor_cannot_be_given_twice() -> None:
-    with pytest.raises(UserError, match="is measured at d already"):
+    with pytest.raises(UserError, match="already has a factor d"):
         STORED.measurement(1.0, d=4).placed({"d": 5})
 
 

@@ -133,7 +133,7 @@ def test_a_wheel_runs_a_shipped_config_by_its_bare_name(name: str, sizes: list[s
 
 def test_a_wheel_has_the_benchmarks_and_the_claims(installed: Installed) -> None:
     said = installed.toytf("bench", "nowhere", expect=2).stderr  # which loads them all
-    assert said == 'toytf: benchmark "nowhere" is not known: accepted: bigram_data, bigram_step, capacity, factual\n'
+    assert said == 'toytf: benchmark "nowhere" does not exist: accepted: bigram_data, bigram_step, capacity, factual\n'
     said = installed.toytf("claims", "bigram_ideal", expect=2).stderr
     assert said == 'toytf: claim "bigram_ideal" is now called bigram/ideal\n'
     program = (

@@ -117,7 +117,7 @@ def test_a_package_s_study_is_named_fitted_drawn_and_resumed_like_our_own(
     [
         ("task.n_token=3", 'unknown key "n_token" in "task": did you mean "n_tokens"?'),
         ("task.n_tokens=1", "task.n_tokens = 1: should be greater than or equal to 2"),
-        ("train.loss=in_context", 'train.loss = "in_context" is no role of this task: accepted: all'),
+        ("train.loss=in_context", 'train.loss = "in_context" is not a role of this task: accepted: all'),
         ("probes=[attention]", 'probe "attention" needs a task with the role'),
         ("task.kind=cop", 'did you mean "copy"? (accepted: bigram, copy, factual)'),
     ],
@@ -161,7 +161,7 @@ def test_a_broken_plug_in_does_not_stop_a_run_of_others(command: "Command", tiny
     ended = command("run", tiny_config, "train.loss=nowhere", cwd=tmp_path, PYTHONPATH=path)
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
-    assert "is no role of this task" in ended.stderr.splitlines()[-1]  # validated: the schema was built without it
+    assert "is not a role of this task" in ended.stderr.splitlines()[-1]  # validated: the schema was built without it
 
 
 def test_a_mistake_of_a_package_is_one_line(installed: Path, command: "Command", tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_mistake_of_a_package_is_one_line(installed: Path, command: "Command",
     previous, config = source / "previous.py", source / "config.py"
     text = previous.read_text()
     previous.write_text(text.replace("ProbeResult([measured],", "ProbeResult([measured, measured],"))
-    said = "agreement/previous is measured twice: give one of the two another name or factor"
+    said = "agreement/previous is measured twice: give one of the two a different name or factor"
     assert ends("run", "copy.yaml", "--out", "run") == f"2 toytf: {said}"
     previous.write_text(text.replace("class Agreement(", "class Agrement("))
     assert ends("run", "copy.yaml", "--out", "run").endswith("copycat.previous has no Agreement")
@@ -186,7 +186,7 @@ def test_a_mistake_of_a_package_is_one_line(installed: Path, command: "Command",
         points.read_text().replace("copycat = copycat.config", "agreement = copycat.config:AgreementConfig")
     )
     config.write_text(config.read_text().replace('Literal["agreement"]', 'Literal["agrement"]'))
-    assert ends("list", "probes").endswith("the kind of AgreementConfig is agrement, and must be agreement")
+    assert ends("list", "probes").endswith("the kind of AgreementConfig is agrement, but must be agreement")
 
 
 @pytest.mark.parametrize("name", ["tasks", "probes"])
@@ -229,5 +229,5 @@ def test_a_package_with_a_module_of_such_a_name_inside_hides_nothing(
     ],
 )
 def test_an_implementation_that_is_not_there_is_named(place: str, says: str) -> None:
-    with pytest.raises(UserError, match=f'the implementation "{place}" cannot be found: {says}'):
+    with pytest.raises(UserError, match=f'the implementation "{place}" cannot be imported: {says}'):
         imported(place)

@@ -116,7 +116,7 @@ def test_without_a_gpu_the_build_is_named(invoke: "Callable[..., Ended]", tiny_c
         pytest.skip("there is a GPU here")
     ended = invoke("run", tiny_config, "device=cuda", "--out", tmp_path / "run")
     assert ended.code == 2
-    assert 'device = "cuda": there is none here' in ended.err
+    assert 'device = "cuda": this machine has none' in ended.err
     assert torch.backends.cuda.is_built() or "is built without CUDA: install a build with CUDA" in ended.err
 
 
@@ -164,7 +164,7 @@ SIZES: dict[str, tuple[str, list[str], str]] = {
 def test_a_size_that_cannot_fit_is_refused_by_its_key_before_anything_is_built(
     name: str, overrides: list[str], says: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"needs too much memory: .* [MGT]B are free here.*--force") as refused:
+    with pytest.raises(UserError, match=r"needs too much memory: .* [MGT]B are free.*--force") as refused:
         toytf.run(f"configs/{name}.yaml", overrides, out=tmp_path / "runs" / "run")
     assert str(refused.value).startswith(says) or says in str(refused.value).partition(" needs")[0]
     assert list(tmp_path.iterdir()) == []
@@ -239,7 +239,7 @@ def test_a_run_that_has_measured_something_keeps_it(
     changes: dict[str, Any], rows: int, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fails_after(rows, monkeypatch)
-    with pytest.raises(RunFailed, match=r"Input/output error.*then go on: toytf run .*config\.yaml"):
+    with pytest.raises(RunFailed, match=r"Input/output error.*fix this, then continue: toytf run .*config\.yaml"):
         toytf.run(tiny_config, changes, out=tmp_path / "run")
     monkeypatch.undo()
     assert (
@@ -287,6 +287,6 @@ def test_what_lies_in_the_directory_already_is_not_taken_for_the_run(tiny_config
     facts = tmp_path / "mine" / "facts.json"
     facts.parent.mkdir()
     facts.write_text("my own")
-    with pytest.raises(UserError, match=r"facts\.json is there already"):
+    with pytest.raises(UserError, match=r"facts\.json already exists"):
         toytf.run("configs/factual/countries.yaml", {"train.steps": 1}, out=facts.parent)
     assert facts.read_text() == "my own"

@@ -18,7 +18,7 @@ def run_benchmarks(names: list[str], file: Path | None) -> None:
     known: dict[str, Callable[[], Result]] = plugins("benchmarks")
     for name in names:
         if name not in known:
-            raise UserError(f'benchmark "{name}" is not known: {nearest(name, known)}')
+            raise UserError(f'benchmark "{name}" does not exist: {nearest(name, known)}')
     if file is not None and not file.resolve().parent.is_dir():
         raise UserError(f"{file}: its folder does not exist")
     results = {}

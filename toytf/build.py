@@ -24,7 +24,7 @@ def pick_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError):
-        raise UserError(f'device = "{name}": there is none here{_why_not(name)}') from None
+        raise UserError(f'device = "{name}": this machine has none{_why_not(name)}') from None
 
 
 def _why_not(name: str) -> str:
@@ -51,11 +51,11 @@ def build_evaluate_on(configs: Mapping[str, TaskConfig], task: Task) -> dict[str
         except UserError as error:
             raise UserError(f"evaluate_on.{name}: {error}") from None
         if (other.token_names, other.output_names) != (task.token_names, task.output_names):
-            raise UserError(f"evaluate_on.{name} changes the tokens: it must keep those of the task")
+            raise UserError(f"evaluate_on.{name} changes the vocabulary: it must be that of the task")
         if other.n_positions > task.n_positions:
             raise UserError(
                 f"evaluate_on.{name} has sequences of {other.n_positions} tokens: "
-                f"at most {task.n_positions}, as the task has"
+                f"at most {task.n_positions}, as in the task"
             )
     return found
 

@@ -105,7 +105,7 @@ def load_claim(path: Path) -> tuple[Claim, dict[str, ExperimentConfig]]:
     for expectation in claim.expect:
         for run in filter(None, (expectation.run, expectation.of)):
             if run not in configs:
-                raise UserError(f'{path}: no run is called "{run}": {nearest(run, configs)}')
+                raise UserError(f'{path}: no run of this claim is called "{run}": {nearest(run, configs)}')
         if expectation.of is not None and not isinstance(expectation.value, str):
             raise UserError(f'{path}: "of: {expectation.of}" needs a metric as value, got {expectation.value:g}')
         seeds = {run: getattr(configs[run], "seeds", ()) for run in (expectation.run, expectation.of) if run}
@@ -131,7 +131,7 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
             try:
                 outcomes.append(check(name, claim, configs, out))
             except Interrupted:
-                raise Interrupted(f"stopped during {name}; the same command goes on from there") from None
+                raise Interrupted(f"stopped during {name}; to continue, run the same command again") from None
             _write(outcomes, out)
     return outcomes
 
@@ -202,7 +202,9 @@ def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None
     if seeds is None:
         return None
     if not {name, name.removeprefix("onset/").removeprefix("halfway/")} & set(seeds.columns):
-        raise UserError(f'a claim expects the metric "{name}", which its run has not: {nearest(name, seeds.columns)}')
+        raise UserError(
+            f'a claim expects the metric "{name}", which its run does not have: {nearest(name, seeds.columns)}'
+        )
     return None if name not in seeds.columns or seeds[name].isna().any() else seeds[name]
 
 
@@ -240,7 +242,7 @@ def _meant(name: str, files: dict[str, Path]) -> dict[str, Path]:
     if former in RENAMED_CLAIMS:
         raise UserError(f'claim "{former}" is now called {RENAMED_CLAIMS[former]}')
     hint = nearest_shipped(name, [*files, *areas])
-    raise UserError(f"{shortened(name)}: no such claim{hint} (`toytf list claims` shows those that ship)")
+    raise UserError(f"{shortened(name)}: no such claim{hint} (`toytf list claims` shows all that ship with toytf)")
 
 
 def _write(outcomes: list[Outcome], out: Path) -> None:

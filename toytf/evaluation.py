@@ -145,7 +145,9 @@ def measure(
         for probe in probes:
             found: object = probe(model, task, batch)
             if not isinstance(found, ProbeResult):
-                raise UserError(f'probe "{probe.config.kind}" returned {type(found).__name__}, not a ProbeResult')
+                raise UserError(
+                    f'probe "{probe.config.kind}" returned a {type(found).__name__}, expected a ProbeResult'
+                )
             results[probe.config.kind] = found
     measured = [*role_metrics(model, batch, forward, task), *task.statistics(batch)]
     return [*measured, *(found for result in results.values() for found in result.measurements)], results

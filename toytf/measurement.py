@@ -109,7 +109,9 @@ class Quantity:
     def __post_init__(self) -> None:
         taken = set(self.at) & TAKEN
         if taken:
-            raise UserError(f"a factor of {self.group.name} cannot be called {min(taken)}: the table has such a column")
+            raise UserError(
+                f"a factor of {self.group.name} cannot be called {min(taken)}: the table has a column of that name"
+            )
 
     @property
     def is_variant(self) -> bool:
@@ -148,7 +150,7 @@ class Measurement:
         own = self.quantity
         twice = set(at) & set(own.at)
         if twice:
-            raise UserError(f"{self.flat} is measured at {min(twice)} already: call one of the two factors otherwise")
+            raise UserError(f"{self.flat} already has a factor {min(twice)}: rename one of the two")
         return replace(self, quantity=replace(own, at={**at, **own.at}, plain=(*plain, *own.plain)))
 
     def evaluated_on(self, name: str) -> "Measurement":
@@ -208,7 +210,7 @@ def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> d
     for measured in measurements:
         name = measured.flat
         if name in taken:
-            raise UserError(f"{name} is measured twice: give one of the two another name or factor")
+            raise UserError(f"{name} is measured twice: give one of the two a different name or factor")
         taken.add(name)
         if measured.value is not None:
             row[name] = measured.value

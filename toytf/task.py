@@ -124,7 +124,8 @@ class Task(ABC):
         """Refuse a goal that is no role of this task, before something is measured there."""
         if self.goal not in self.config.roles:
             raise UserError(
-                f'task {self.config.kind}: its goal "{self.goal}" is no role: {nearest(self.goal, self.config.roles)}'
+                f'task {self.config.kind}: its goal "{self.goal}" is not one of its roles: '
+                f"{nearest(self.goal, self.config.roles)}"
             )
 
     def role_phrase(self, role: str) -> str:
@@ -164,7 +165,7 @@ class Task(ABC):
             raise UserError(f"model.init = ideal: this model has no room for {what} of task {self.config.kind}")
         residual = model.config.attention.residual and model.config.feed_forward.residual
         if model.config.norm != "none" or not residual:
-            raise UserError("model.init = ideal: the construction is for model.norm = none, with residual paths")
+            raise UserError("model.init = ideal: the construction needs model.norm = none and residual connections")
         for name in beta:
             if name not in memories:
                 raise UserError(f'model.beta: no memory is called "{name}": {nearest(name, memories)}')

@@ -69,7 +69,7 @@ class FactRatios(FactProbe):
         if what:
             raise UserError(
                 f'probe "{self.config.kind}" counts the parameters of one layer with factored heads and hidden units, '
-                f"and this model has {what}"
+                f"but this model has {what}"
             )
 
     def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:

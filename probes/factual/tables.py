@@ -76,7 +76,7 @@ def require_tables(kind: str, model: ToyTransformer) -> None:
     if reason:
         raise UserError(
             f'probe "{kind}" reads attention as tables over tokens: it needs one layer of softmax attention without '
-            f"positions and LayerNorm, and this model has {reason}"
+            f"positions and LayerNorm, but this model has {reason}"
         )
 
 
@@ -89,7 +89,7 @@ def why_no_tables(model: ToyTransformer) -> str | None:
             f"attention.kind = {config.attention.kind}": config.attention.kind != "softmax",
             f"position = {config.position}": config.position != "none",
             f"norm = {config.norm}": config.norm != "none",
-            "an option that such tables do not know": "counts" not in model.fast_paths,
+            "an option that these tables do not support": "counts" not in model.fast_paths,
         }
     )
 

@@ -75,7 +75,7 @@ class BigramConfig(TaskConfig):
         except (OSError, RuntimeError) as error:  # a name that is too long, a user who does not exist
             raise ValueError(f"cannot be read: {reason(error)}") from None
         if not there:
-            raise ValueError(f'no such text file (give a path, or "{SHAKESPEARE}" for the table that ships)')
+            raise ValueError(f'no such text file (give a path, or "{SHAKESPEARE}" for the table that ships with toytf)')
         return str(path)
 
     @field_validator("corpus_sha256")
@@ -89,7 +89,7 @@ class BigramConfig(TaskConfig):
         except OSError as error:
             raise ValueError(f"the text {corpus} cannot be read: {reason(error)}") from None
         if expected not in (None, found):
-            raise ValueError(f"the text {corpus} has changed since")
+            raise ValueError(f"the text {corpus} has changed since the run began: restore it, or start a new run")
         return found
 
     @model_validator(mode="after")

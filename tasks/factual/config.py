@@ -66,9 +66,9 @@ def _read_kept(given: Mapping[Any, Any]) -> object:
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}; the facts of this run were kept there") from None
+        raise UserError(f"{path} cannot be read: {reason(error)}; this file has the facts of the run") from None
     if sha256(content) != given["sha256"]:
-        raise UserError(f"{path} is not what it was when the run began: put the file back, or start a new run")
+        raise UserError(f"{path} has changed since the run began: restore the file, or start a new run")
     return json.loads(content)
 
 
@@ -86,7 +86,7 @@ def one_answer_each(facts: tuple[Fact, ...], *, lines: Sequence[int] = ()) -> tu
         if facts[before][2] != attribute:
             given = (f'"{shortened(facts[j][2])}"' + (f" in line {lines[j]}" if lines else "") for j in (before, i))
             pair = shortened(f"{subject}, {relation}")
-            raise ValueError(f'"{pair}" has two answers, {" and ".join(given)}: a fact has one')
+            raise ValueError(f'"{pair}" has two answers, {" and ".join(given)}: keep one of them')
     return facts
 
 
@@ -164,14 +164,16 @@ class FactualConfig(TaskConfig):
         if self.seq_len < least:
             raise ValueError(f"seq_len = {self.seq_len} is too short: {parts} need at least {least}")
         if self.seq_len > least and self.n_noise == 0:
-            raise ValueError(f"n_noise = 0 leaves nothing to fill seq_len = {self.seq_len} with: {parts} take {least}")
+            raise ValueError(
+                f"n_noise = 0 leaves no token to fill seq_len = {self.seq_len} with: {parts} take only {least}"
+            )
         drawn = {"n_subjects": None, "n_relations": None, "n_answers": None, "table": "random", "table_seed": 0}
         for name, default in {**drawn, "pools": "disjoint"}.items() if self.facts is not None else ():
             if getattr(self, name) != default:
-                raise ValueError(f"{name} has no effect with facts: the file says what there is")
+                raise ValueError(f"{name} has no effect with facts: the file already says it")
         for name in ("subjects", "relations"):
             if getattr(self, name) and self.facts is None:
-                raise ValueError(f"{name} has an effect only with facts, the path of a CSV file")
+                raise ValueError(f"{name} has an effect only with facts: the path of a CSV file")
         if self.table == "structured" and self.table_seed:
             raise ValueError("table_seed has an effect only with table: random")
         return self

@@ -68,8 +68,8 @@ def group_size(task: "FactualTask", model: ToyTransformer) -> int:
     d, n_asking = model.config.d_model, len(query_tokens(task))
     if d <= n_asking:
         raise UserError(
-            f"model.init = ideal: {n_asking} tokens can come last, and every head can attend to them: they need a "
-            f"larger model.d_model: at least {n_asking + 1}, got {d}"
+            f"model.init = ideal: {n_asking} tokens can come last, and every head can attend to each of them: "
+            f"model.d_model must be at least {n_asking + 1}, got {d}"
         )
     return min(d if model.attention(0).W_V is None else model.config.d_head, d - n_asking)
 
@@ -175,8 +175,8 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
         raise UserError(f"model.init = ideal: the construction for task {task.config.kind} needs {missing}")
     if feed_forward is not None and feed_forward.init == "zeros" and task.config.construction.pairs == "least_squares":
         raise UserError(
-            "model.init = ideal: least squares keeps the hidden units as drawn, and model.feed_forward.init = zeros "
-            "leaves them blind: choose a random distribution"
+            "model.init = ideal: least squares keeps the hidden units as drawn, and with model.feed_forward.init = "
+            "zeros they read nothing: choose a random distribution"
         )
     strengths = [name for name in BETA if feed_forward is not None or name != "FF1"]
     for name in beta:

@@ -136,7 +136,7 @@ class FactTable:
         ):
             if not has_facts.all():
                 alone = names[numbers[int(has_facts.argmin())]]
-                raise UserError(f'task.{what}s: "{shortened(alone)}" has no fact among those that are chosen')
+                raise UserError(f'task.{what}s: none of the chosen facts is about "{shortened(alone)}"')
         used = np.unique(answers[known])
         renumbered = np.where(known, np.searchsorted(used, answers), UNKNOWN)
         sets = np.zeros((len(columns), len(used)), dtype=bool)
@@ -178,13 +178,13 @@ def read_facts(path: Path) -> tuple[Fact, ...]:
     (_, header), *rows = rows
     for name in COLUMNS:
         if header.count(name) != 1:
-            fault = "lacks" if name not in header else "repeats"
+            fault = "does not have" if name not in header else "repeats"
             raise UserError(f'{path}: the first line {fault} the column "{name}"; it should be {",".join(COLUMNS)}')
     for name in header:
         if name not in COLUMNS:
-            raise UserError(f'{path}: column "{shortened(name)}" is not known: {nearest(name, COLUMNS)}')
+            raise UserError(f'{path}: unknown column "{shortened(name)}": {nearest(name, COLUMNS)}')
     if not rows:
-        raise UserError(f"{path}: there is no fact below the first line")
+        raise UserError(f"{path}: there are no facts below the first line")
     for number, row in rows:
         if len(row) != len(header) or not all(row):
             raise UserError(f"{path}, line {number}: expected {len(header)} names, got {shortened(str(row))}")

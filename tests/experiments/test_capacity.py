@@ -341,7 +341,7 @@ def test_every_field_changes_what_is_measured(field: str, capacity_of: Run) -> N
 
 def test_too_few_iterations_are_no_measurement(capacity_of: Run) -> None:
     """A solver that decides nothing must not report the guess it began with."""
-    with pytest.raises(UserError, match=r"iterations = 3 are too few to decide on .* pairs"):
+    with pytest.raises(UserError, match=r"iterations = 3 is too small to decide on .* pairs"):
         capacity_of(rules=["optimum"], dimensions=[8], iterations=3)
 
 

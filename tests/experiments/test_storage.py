@@ -315,7 +315,7 @@ def test_there_is_no_model_to_probe(
 
 
 def test_from_python_there_is_no_model_either(three_rules: toytf.Run) -> None:
-    with pytest.raises(UserError, match="experiment storage: it has no model"):
+    with pytest.raises(UserError, match="experiment storage, which has no model"):
         _ = three_rules.trained
 
 

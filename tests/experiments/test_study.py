@@ -101,7 +101,7 @@ def test_interrupted_it_says_how_to_go_on_and_ends_the_same(
     assert done.count(b"\n") == 4  # two jobs, two seeds
     assert not (tmp_path / "run" / "summary.json").exists()
 
-    again = last.partition("to go on: ")[2].split()
+    again = last.partition("to continue: ")[2].split()
     assert again[0] == "toytf"
     assert invoke(*again[1:]).code == 0
     assert [name for name, _ in asked[3:]] == [name for name, _ in asked[2:3]] + [name for name, _ in asked[4:]]
@@ -271,7 +271,7 @@ def _odd_study(run: Path, *cases: Any, measured: Any = None) -> toytf.Run:
 @pytest.mark.parametrize(
     ("cases", "says"),
     [
-        ((), "there is no case to measure"),
+        ((), "there are no cases to measure"),
         ((Odd("x_y", "z"), Odd("x", "y_z")), "is the name of two cases"),
         ((Odd((1, 2)), Odd("1x2")), "is the name of two cases"),
         ((Odd([1, 2]),), r"a = \[1, 2\] cannot be a factor"),
@@ -287,7 +287,7 @@ def test_cases_that_cannot_be_told_apart_or_written_down_are_refused(
 
 @pytest.mark.parametrize("measured", [[], [Drawn("picture", go.Figure)]])
 def test_a_case_gives_one_measurement_at_least(measured: list[Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="measure gave no measurement"):
+    with pytest.raises(UserError, match="measure yielded no measurement"):
         _odd_study(tmp_path / "run", Odd(1), measured=measured)
 
 

@@ -412,7 +412,7 @@ def test_stacked_seeds_equal_separate_models(shape: str):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"attention": {"n_heads": 5}}, "does not divide"),
+        ({"attention": {"n_heads": 5}}, "is not divisible"),
         ({"feed_forward": {"kind": "relu", "layers": [2]}}, "names layer 2"),
         ({"feed_forward": {"kind": "linear", "bias": True}}, "only with kind: relu, got linear"),
         ({"feed_forward": {"bias": True}}, "only with kind: relu, got none"),

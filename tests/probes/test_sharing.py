@@ -149,7 +149,7 @@ def test_a_probe_that_forgets_to_return_is_named() -> None:
             return None
 
     model, task, batch = setting()
-    with pytest.raises(UserError, match='probe "forgetful" returned NoneType, not a ProbeResult'):
+    with pytest.raises(UserError, match='probe "forgetful" returned a NoneType, expected a ProbeResult'):
         measure(model, task, [Forgetful(Named("forgetful"))], batch)
 
 

@@ -129,7 +129,7 @@ def test_heads_that_cannot_hold_an_ideal_matrix_are_refused(attention: dict[str,
 
 def test_a_model_without_memories_is_refused():
     task, model = setting("bigram/one_layer.yaml", model__position="none")
-    with pytest.raises(UserError, match="task bigram has no memory with single answers that is a matrix"):
+    with pytest.raises(UserError, match="task bigram has no memory with one answer per key that is a matrix"):
         probe(task, model)
 
 

@@ -278,19 +278,20 @@ OUT = "blocks.1.mlp.W_out"
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "rank_0": (
         {"matrices": [OUT], "ranks": [0]},
-        f"probe truncation: rank is 0, expected 1 to {D} for {OUT} of this model; to remove it, take the fraction 0",
+        f"probe truncation: rank = 0: expected 1 to {D} for {OUT} of this model; to remove the matrix, use the "
+        "fraction 0",
     ),
     "negative_rank": (
         {"matrices": [OUT], "ranks": [-1]},
-        f"probe truncation: rank is -1, expected 1 to {D} for {OUT} of this model",
+        f"probe truncation: rank = -1: expected 1 to {D} for {OUT} of this model",
     ),
     "rank_above_d": (
         {"matrices": [OUT], "ranks": [D + 1]},
-        f"probe truncation: rank is {D + 1}, expected 1 to {D} for {OUT} of this model",
+        f"probe truncation: rank = {D + 1}: expected 1 to {D} for {OUT} of this model",
     ),
     "no_such_layer": (
         {"matrices": ["blocks.2.mlp.W_out"]},
-        'probe truncation: "blocks.2.mlp.W_out" is in layer 2, but the model has only the layers 0 to 1',
+        'probe truncation: "blocks.2.mlp.W_out" is in layer 2, but the model only has layers 0 to 1',
     ),
     "no_such_matrix": (
         {"matrices": ["blocks.1.mlp.W_uot"]},

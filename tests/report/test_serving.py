@@ -191,7 +191,7 @@ def test_inspect_serves_the_page_of_a_run_until_interrupted(tiny_run: toytf.Run,
         assert served.stdout
         assert served.stdout.readline() == f"{page}\n"
         line = served.stdout.readline()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ \(Ctrl-C ends\)\n", line)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ \(Ctrl-C stops\)\n", line)
         with urlopen(line.split()[0], timeout=30) as answer:
             assert answer.read() == page.read_bytes()
         served.send_signal(signal.SIGINT)

@@ -173,9 +173,10 @@ def test_a_flipped_byte_of_the_optimiser_is_found_and_the_run_goes_on_without_th
     command = ("run", out / "config.yaml", "--out", out, "--resume")
     refused = invoke(*command)
     assert refused.code == 2
-    assert re.search(r"seed1-step00000\d\.training is not a whole checkpoint \(its checksum is another\)", refused.err)
+    assert re.search(r"seed1-step00000\d\.training is damaged \(its checksum does not match\)", refused.err)
     assert re.search(
-        r"remove \S+seed1-step00000\d\.\*, and with --resume the training of seed 1 goes on from step \d", refused.err
+        r"remove \S+seed1-step00000\d\.\*; with --resume the training of seed 1 then continues from step \d",
+        refused.err,
     )
     for suffix in ("safetensors", "training"):
         last_checkpoint(out, suffix, seed=1).unlink()
@@ -197,7 +198,7 @@ def test_without_the_checkpoints_of_an_early_seed_no_row_of_a_later_one_is_lost(
 def test_a_stray_checkpoint_beyond_the_end_is_named(runs: dict[str, toytf.Run], tmp_path: Path) -> None:
     out = _stopped_copy(runs, tmp_path)
     CHECKPOINTS["checkpoint_stray"](out)
-    with pytest.raises(UserError, match=r"seed0-step999999\.training is beyond step 4, the last of this run"):
+    with pytest.raises(UserError, match=r"seed0-step999999\.training is after step 4, the last of this run"):
         toytf.run(out / "config.yaml", out=out, resume=True)
 
 
@@ -225,7 +226,7 @@ def test_weights_of_another_model_are_refused_even_if_they_are_whole(
     out = tmp_path / "run"
     shutil.copytree(runs["training, finished"].directory, out)
     shutil.copy(last_checkpoint(other.directory, "safetensors"), out / "checkpoints")
-    with pytest.raises(UserError, match=r"seed0-step000004\.safetensors is not .*expected \(.*4\), got \(.*6\)"):
+    with pytest.raises(UserError, match=r"seed0-step000004\.safetensors is damaged .*expected \(.*4\), got \(.*6\)"):
         toytf.Run.open(out).model()
 
 
@@ -250,7 +251,7 @@ def test_only_a_step_that_is_whole_is_promised(runs: dict[str, toytf.Run], tmp_p
     for step in (3, 4):
         flip(out / "checkpoints" / f"seed0-step{step:06d}.safetensors", -30)
     with pytest.raises(
-        UserError, match=r"remove the checkpoints of seed 0, after step 2 and summary\.json.*goes on from step 2"
+        UserError, match=r"remove the checkpoints of seed 0, after step 2 and summary\.json.*continues from step 2"
     ):
         toytf.Run.open(out).model()
 

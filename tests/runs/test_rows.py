@@ -115,7 +115,7 @@ def test_columns_that_were_changed_or_lost_are_named(tmp_path: Path) -> None:
     content = columns.read_bytes()
     for damaged in (content.replace(b"Loss", b"Gain"), b"", b"[]", b"\xff"):
         columns.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"columns\.json is not what toytf wrote"):
+        with pytest.raises(UserError, match=r"columns\.json has changed since toytf wrote it"):
             read_columns(tmp_path)
     columns.unlink()
     with pytest.raises(UserError, match=r"columns\.json is missing"):

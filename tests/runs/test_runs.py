@@ -150,8 +150,8 @@ def test_one_probe_can_be_chosen(tiny_run: toytf.Run, invoke: "Callable[..., End
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--step", "7"], "no checkpoint of seed 0 at step 7 (there are: 0, 1, 2)"),
-        (["--seed", "5"], "no seed 5 (there are: 0)"),
+        (["--step", "7"], "no checkpoint of seed 0 at step 7 (available: 0, 1, 2)"),
+        (["--seed", "5"], "no seed 5 (available: 0)"),
         (["--probe", "attentoin"], 'did you mean "attention"?'),
     ],
 )
@@ -227,7 +227,7 @@ def test_inspect_does_not_write_over_what_is_no_page(tiny_run: toytf.Run, invoke
     before = tiny_run.config_file.read_bytes()
     ended = invoke("inspect", tiny_run.directory, "--html", tiny_run.config_file)
     assert (ended.code, ended.out) == (2, "")
-    assert "is no page" in ended.err
+    assert "is not an HTML page" in ended.err
     assert tiny_run.config_file.read_bytes() == before
 
 

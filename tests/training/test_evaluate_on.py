@@ -183,14 +183,14 @@ def test_all_probes_of_the_config_run_on_shorter_sequences(run: toytf.Run, invok
 def test_an_unknown_entry_is_answered_with_those_there_are(run: toytf.Run, invoke: "Callable[..., Ended]"):
     ended = invoke("probe", run.directory, "--probe", "noise", "--on", "claen")
     assert (ended.code, ended.out) == (2, "")
-    says = 'evaluate_on of its config has no "claen": did you mean "clean"? (accepted: clean, same, short)'
+    says = 'its config has no evaluate_on entry "claen": did you mean "clean"? (accepted: clean, same, short)'
     assert re.fullmatch(rf"toytf: .*{re.escape(says)}\n", ended.err)
 
 
 def test_a_run_without_entries_says_so(tiny_run: toytf.Run, invoke: "Callable[..., Ended]"):
     ended = invoke("probe", tiny_run.directory, "--on", "clean")
     assert (ended.code, ended.out) == (2, "")
-    assert re.fullmatch(r'toytf: .*evaluate_on of its config has no "clean": it has no entries\n', ended.err)
+    assert re.fullmatch(r'toytf: .*its config has no evaluate_on entry "clean": evaluate_on is empty\n', ended.err)
 
 
 def test_the_option_that_was_called_test_is_answered_with_its_new_name(run: toytf.Run, invoke: "Callable[..., Ended]"):
@@ -227,12 +227,12 @@ def test_it_is_part_of_the_digest():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"n_tokens": 60}, "evaluate_on.odd changes the tokens: it must keep those of the task"),
+        ({"n_tokens": 60}, "evaluate_on.odd changes the vocabulary: it must be that of the task"),
         (
             {"noise": {"token": "extra", "probability": 0.1}},
-            "evaluate_on.odd changes the tokens: it must keep those of the task",
+            "evaluate_on.odd changes the vocabulary: it must be that of the task",
         ),
-        ({"seq_len": 13}, "evaluate_on.odd has sequences of 13 tokens: at most 12, as the task has"),
+        ({"seq_len": 13}, "evaluate_on.odd has sequences of 13 tokens: at most 12, as in the task"),
         (
             {"noise": {"token": "e"}},
             "evaluate_on.odd: task.noise.token = 'e' is one of the fixed triggers: choose another",

@@ -264,7 +264,7 @@ def test_a_ctrl_c_during_an_evaluation_saves_its_step_and_its_row(
         return real(self, step)
 
     monkeypatch.setattr(SeedLearner, "evaluate", interrupted)
-    with pytest.raises(Interrupted, match=r"stopped at step 1\d of 20, saved"):
+    with pytest.raises(Interrupted, match=r"stopped at step 1\d of 20; a checkpoint is saved"):
         toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run")
     monkeypatch.undo()
     stopped = toytf.Run.open(tmp_path / "run")

@@ -90,7 +90,7 @@ def test_interrupted_it_saves_says_how_to_go_on_and_does(config: Path, uninterru
     assert process.returncode == 130
     last = errors.strip().splitlines()[-1]
     assert "stopped at step" in last
-    again = last.partition("to go on: ")[2].split()
+    again = last.partition("to continue: ")[2].split()
     assert again[0] == "toytf"
     subprocess.run([COMMAND, *again[1:]], check=True, capture_output=True)
     assert record(out) == record(uninterrupted)
@@ -133,7 +133,7 @@ def test_lost_rows_are_noticed(uninterrupted: Path, tmp_path: Path) -> None:
         [COMMAND, "run", out / "config.yaml", "--out", out, "--resume"], check=False, capture_output=True, text=True
     )
     assert ended.returncode == 2
-    assert "metrics.jsonl is not what toytf wrote: rows were changed, added or lost" in ended.stderr
+    assert "metrics.jsonl has changed since toytf wrote it: rows were changed, added or lost" in ended.stderr
     assert (out / "metrics.jsonl").read_text() == ""
 
 

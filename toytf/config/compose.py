@@ -62,7 +62,7 @@ def _compose(own: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[st
     base = own.pop("base", None)
     names = [base] if isinstance(base, str) else [] if base is None else base
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{path}: base is a path or a list of paths, got {shortened(repr(base))}")
+        raise UserError(f"{path}: base should be a path or a list of paths, got {shortened(repr(base))}")
     merged: dict[str, Any] = {}
     for name in names:
         file = locate(name, path.parent)
@@ -81,13 +81,13 @@ def _refuse_other_shape(base: Mapping[str, Any], own: Mapping[str, Any], path: P
             _refuse_other_shape(below, above, path, name)
         elif isinstance(below, Mapping | list) and isinstance(above, Mapping | list) and type(below) is not type(above):
             of_both = kinds[isinstance(above, Mapping)], kinds[isinstance(below, Mapping)]
-            raise UserError(f"{path}: {shortened(name)} is {of_both[0]}, but {of_both[1]} in its base")
+            raise UserError(f"{path}: {shortened(name)} is {of_both[0]} here, but {of_both[1]} in its base")
 
 
 def _load(path: Path, name: str | Path) -> dict[str, Any]:
     try:
         if path.is_dir():
-            raise UserError(f"{path}: a config is a file, this is a directory")
+            raise UserError(f"{path}: this is a directory, not a config file")
         if not path.is_file():
             raise UserError(f"{path}: {why_missing(name, path)}")
         text = path.read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def _load(path: Path, name: str | Path) -> dict[str, Any]:
         return {}
     if not isinstance(loaded, dict):
         kind = "list" if isinstance(loaded, list) else "single value"
-        raise UserError(f"{path}: a config is a mapping of keys to values, got a {kind}")
+        raise UserError(f"{path}: a config should be a mapping of keys to values, got a {kind}")
     return {key: _with_places(value, path.parent) for key, value in loaded.items()}
 
 
@@ -135,7 +135,7 @@ def _override(merged: dict[str, Any], key: str, value: Any) -> None:
             return
         below = place[at] if isinstance(place, list) else place.get(at)
         if below is not None and not isinstance(below, str | dict | list):
-            raise UserError(f"{shown}: {'.'.join(names[:depth])} is {shortened(str(below))}, it has no keys")
+            raise UserError(f"{shown}: {'.'.join(names[:depth])} is {shortened(str(below))}, which has no keys")
         place[at] = {"kind": below} if isinstance(below, str) else {} if below is None else below.copy()
         place = place[at]
 
@@ -146,5 +146,7 @@ def _key(place: dict[Any, Any] | list[Any], name: str, shown: str) -> Any:
         numbers = {str(key): key for key in place if isinstance(key, int)}
         return name if name in place else numbers.get(name, name)
     if name not in map(str, range(len(place))):
-        raise UserError(f"{shown}: {shortened(name)} is no index of a list of {len(place)} (0 is first)")
+        raise UserError(
+            f"{shown}: {shortened(name)} is not an index of this list, which has {len(place)} entries (0 is the first)"
+        )
     return int(name)

@@ -42,7 +42,7 @@ def check_memory(needs: Iterable[Need], free: float | None) -> None:
     key, value = max(largest.keys.items(), key=lambda item: item[1])
     raise UserError(
         f"{key} = {value:,.15g} needs too much memory: the run would take about {_amount(total)}, most of it for "
-        f"{largest.what}, and {_amount(free)} are free here: choose a smaller value, or add --force to try"
+        f"{largest.what}, and {_amount(free)} are free: choose a smaller value, or add --force to try anyway"
     )
 
 

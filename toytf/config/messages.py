@@ -39,20 +39,22 @@ def _sentence(path: str, problems: list[ErrorDetails]) -> str:
         case "too_large":
             most = LARGEST_INT if isinstance(context["value"], int) else LARGEST_FLOAT
             where = shortened(f"{path}{context['path']}".lstrip("."))
-            sentence = f"{where} = {_as_given(context['value'])} is too large: at most {most:.0e} in size"
+            sentence = f"{where} = {_as_given(context['value'])} is too large: at most {most:.0e} in absolute value"
         case "unknown_plugin":  # of toytf.config.plugins
-            known = f"{context['hint']}; {context['group']} of other packages are known once these are installed"
-            sentence = f'{_below(path, context["tag"])} = "{shortened(context["kind"])}" is not known: {known}'
+            known = f"{context['hint']}; {context['group']} of other packages appear here once those are installed"
+            sentence = f'{_below(path, context["tag"])} = "{shortened(context["kind"])}" does not exist: {known}'
         case "missing":
             sentence = f"{path} is missing"
         case "union_tag_not_found":
             sentence = f"{_below(path, context['discriminator'])} is missing"
         case "union_tag_invalid":
             known = nearest(context["tag"], _names(context["expected_tags"]))
-            sentence = f'{_below(path, context["discriminator"])} = "{shortened(context["tag"])}" is not known: {known}'
+            sentence = (
+                f'{_below(path, context["discriminator"])} = "{shortened(context["tag"])}" is not accepted: {known}'
+            )
         case "literal_error" if isinstance(given, str):
             expected = [name for p in problems for name in _names(str(p.get("ctx", {}).get("expected", "")))]
-            sentence = f'{path} = "{shortened(given)}" is not known: {nearest(given, expected)}'
+            sentence = f'{path} = "{shortened(given)}" is not accepted: {nearest(given, expected)}'
         case _:
             shown = f" = {_as_given(given)}" if isinstance(given, str | int | float | bool) or given is None else ""
             message = ", or ".join(dict.fromkeys(_plain(p) for p in problems))

@@ -50,7 +50,7 @@ class TaskConfig(Plugin):
 
     kind: str
     roles: ClassVar[tuple[str, ...]] = ()
-    """The named sets of positions that its batches mark and that the loss or an accuracy may be taken over."""
+    """Named sets of positions, marked in every batch, over which the loss or an accuracy can be taken."""
 
     def sizes(self) -> TaskSizes | None:
         """What the memory of a training is estimated from; None: it is not."""
@@ -68,9 +68,9 @@ class ProbeConfig(Plugin):
     when: Literal["always", "end"] = "always"
     """At every evaluation of a training, or only after its last step."""
     needs_roles: ClassVar[tuple[str, ...]] = ()
-    """The roles a task must have for this probe to make sense."""
+    """The roles that a task must have for this probe to make sense."""
     reads_batch: ClassVar[bool] = True
-    """Does what it measures depend on the sequences? If not, it is not repeated for every entry of `evaluate_on`."""
+    """Whether its result depends on the sequences. If not, it is not repeated for every entry of `evaluate_on`."""
 
     def check_fits(self, task: TaskConfig) -> None:
         """Refuse a task that lacks a role this probe needs."""
@@ -84,7 +84,7 @@ class ExperimentConfig(Plugin):
 
     experiment: str
     trains_model: ClassVar[bool] = False
-    """Does it train a model on a task, as `train` does? Then its run is a `TrainedRun`."""
+    """Whether it trains a model on a task, as `train` does. Then its run is a `TrainedRun`."""
 
     def needs(self) -> list[Need]:
         """The memory that the run takes, as far as it can be told before it is built."""
@@ -113,7 +113,7 @@ def plugins(group: str) -> dict[str, Any]:
                 found[point.name] = plugin
             else:
                 called = " or ".join(names) or "no Literal"
-                _leave_out(point, f"the {_tag(base)} of {plugin.__name__} is {called}, and must be {point.name}")
+                _leave_out(point, f"the {_tag(base)} of {plugin.__name__} is {called}, but must be {point.name}")
         elif base is None:
             found[point.name] = plugin
         elif isinstance(plugin, ModuleType):
@@ -163,9 +163,9 @@ def imported(place: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # of something that the module imports
-        raise UserError(f'the implementation "{place}" cannot be found: there is no module {error.name}') from None
+        raise UserError(f'the implementation "{place}" cannot be imported: there is no module {error.name}') from None
     if not hasattr(loaded, name):
-        raise UserError(f'the implementation "{place}" cannot be found: {module} has no {name}')
+        raise UserError(f'the implementation "{place}" cannot be imported: {module} has no {name}')
     return cast(Callable[..., Any], getattr(loaded, name))
 
 
@@ -178,7 +178,9 @@ class _OneOf:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         choices = {name: handler.generate_schema(cls) for name, cls in plugins(self.group).items()}
         if not choices:
-            raise UserError(f"no {self.group} are installed: install the project first, such as by `make quickstart`")
+            raise UserError(
+                f"no {self.group} are installed: install the project first, for example with `make quickstart`"
+            )
         union = core_schema.tagged_union_schema(choices, self.tag)
         return core_schema.no_info_before_validator_function(self._read_name, union)
 
@@ -241,5 +243,5 @@ def probe_config(kind: str) -> ProbeConfig:
     """The config of a probe at its defaults."""
     known = plugins("probes")
     if kind not in known:
-        raise UserError(f'probe "{kind}" is not known: {nearest(kind, known)}')
+        raise UserError(f'probe "{kind}" does not exist: {nearest(kind, known)}')
     return cast(ProbeConfig, validate(TypeAdapter(known[kind]), {"kind": kind}, f"probe {kind}"))

@@ -76,7 +76,8 @@ def why_missing(name: str | Path, path: Path) -> str:
     now = RENAMED_CONFIGS.get(_bare(PurePath(*path.parts[-2:])))
     if now is not None:
         return f"this config is now called {now}"
-    return f"no such config{nearest_shipped(_bare(name), config_files())} (`toytf list configs` shows those that ship)"
+    hint = nearest_shipped(_bare(name), config_files())
+    return f"no such config{hint} (`toytf list configs` shows all that ship with toytf)"
 
 
 def nearest_shipped(name: str, names: Collection[str]) -> str:
@@ -112,6 +113,6 @@ def refuse_hidden() -> None:
         found = [Path(place) for place in spec.submodule_search_locations or [spec.origin or name]]
         if own not in [place.resolve() for place in found]:
             raise UserError(
-                f'{shortened(str(found[0]))} hides the package "{name}" of toytf: rename it, or keep its folder out of '
+                f'{shortened(str(found[0]))} hides the package "{name}" of toytf: rename it, or take its folder off '
                 f"sys.path (PYTHONPATH, or the folder of the script that you run)"
             )

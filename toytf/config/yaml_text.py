@@ -91,9 +91,9 @@ def load_yaml(text: str, label: str) -> Any:
         problem = getattr(error, "problem", None) or str(error).strip().partition("\n")[0]
         raise UserError(f"{where}: not valid YAML: {shortened(problem)}") from None
     except RecursionError:
-        raise UserError(f"{label}: not valid YAML: more than {DEEPEST} mappings and lists lie in each other") from None
+        raise UserError(f"{label}: not valid YAML: mappings and lists are nested more than {DEEPEST} deep") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:  # such as `!!bool maybe`
-        raise UserError(f"{label}: not valid YAML: a value is not what its tag says: {shortened(str(error))}") from None
+        raise UserError(f"{label}: not valid YAML: a value does not match its tag: {shortened(str(error))}") from None
 
 
 def dump_yaml(data: Any) -> str:
@@ -109,15 +109,15 @@ def _plain(value: Any, label: str) -> Any:
         nonlocal left
         left -= 1
         if left < 0:
-            raise UserError(f"{label}: too large: more than {LARGEST} values, its aliases written out")
+            raise UserError(f"{label}: too large: more than {LARGEST} values once its aliases are expanded")
         if depth > DEEPEST:
-            raise UserError(f"{label}: not valid YAML: more than {DEEPEST} mappings and lists lie in each other")
+            raise UserError(f"{label}: not valid YAML: mappings and lists are nested more than {DEEPEST} deep")
         if isinstance(value, dict):
             return {copy(key, depth + 1): copy(inner, depth + 1) for key, inner in value.items()}
         if isinstance(value, list):
             return [copy(inner, depth + 1) for inner in value]
         if isinstance(value, str) and _SURROGATE.search(value):
-            raise UserError(f"{label}: not valid YAML: {shortened(value)} has half of a character")
+            raise UserError(f"{label}: not valid YAML: {shortened(value)} has half a character (a lone surrogate)")
         return value
 
     return copy(value, 0)

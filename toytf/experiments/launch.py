@@ -90,7 +90,7 @@ def _made(directory: Path) -> Iterator[None]:
         new = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = "it is a file, and --out is a directory" if directory.is_file() else reason(error)
+        why = "it is a file, but --out should be a directory" if directory.is_file() else reason(error)
         raise UserError(f"{directory}: cannot be written: {why}") from None
     try:
         yield
@@ -107,18 +107,18 @@ def _failures(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         run = Run(directory)
-        go_on = f"then go on: {run.resume_command}" if run.config_file.exists() else "then start again"
+        go_on = f"then continue: {run.resume_command}" if run.config_file.exists() else "then start again"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SystemRefused(f"{directory}: the disk is full; free some space, {go_on}") from None
         where = error.filename if error.filename is not None else directory
-        raise SystemRefused(f"{where}: {reason(error)}; mend this, {go_on}") from None
+        raise SystemRefused(f"{where}: {reason(error)}; fix this, {go_on}") from None
     except (MemoryError, RuntimeError, ValueError) as error:
         if _out_of_memory(error):
             raise SystemRefused(
                 f"{directory}: not enough memory ({reason(error)}): choose smaller sizes, or close other programs"
             ) from None
         if "without overflow" in str(error):
-            raise RunFailed(f"{directory}: a number of the config is too large for float32 ({reason(error)})") from None
+            raise RunFailed(f"{directory}: a number in the config is too large for float32 ({reason(error)})") from None
         raise
 
 

@@ -61,6 +61,6 @@ def check_rank(rule: Rule, width: int, size: Size) -> None:
     d_in, d_out = sides(size)
     if rule.width == "rank" and width > min(d_in, d_out):
         raise ValueError(
-            f'width = {width} is more than a {d_out} × {d_in} matrix has rank ("{rule.name}"): '
+            f'width = {width} is more than the rank of a {d_out} × {d_in} matrix ("{rule.name}"): '
             f"at most {min(d_in, d_out)}"
         )

@@ -119,9 +119,9 @@ class Study(Experiment, Generic[C]):
         cases = list(self.cases())
         labels = [self.label(case) for case in cases]
         if not cases:
-            raise UserError(f"{self.config.experiment}: there is no case to measure")
+            raise UserError(f"{self.config.experiment}: there are no cases to measure")
         if len(set(labels)) < len(labels):
-            raise UserError(f"{max(labels, key=labels.count)} is the name of two cases")
+            raise UserError(f"{max(labels, key=labels.count)} is the name of two cases: give each its own")
         before = _Before(metrics, self.last_step, {factor for case in cases for factor in factors(case)})
         with CaseLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
             for case, name in zip(cases, labels, strict=True):
@@ -130,7 +130,7 @@ class Study(Experiment, Generic[C]):
                 try:
                     self._measure(case, run, metrics, before)
                 except Interrupted:
-                    raise Interrupted(f"stopped before {name} was done; to go on: {run.resume_command}") from None
+                    raise Interrupted(f"stopped before {name} was done; to continue: {run.resume_command}") from None
                 except UserError as error:
                     raise UserError(f"{name}: {error}") from None
                 run.add_seconds(name, time.perf_counter() - started)
@@ -162,7 +162,7 @@ class Study(Experiment, Generic[C]):
                 elif seed == self.config.seeds[0]:
                     run.keep_figure(one.name, one.draw())
             if not measured:
-                raise UserError("measure gave no measurement: it should yield one at least")
+                raise UserError("measure yielded no measurement: it should yield at least one")
             references = step == self.last_step
             if before.has({"seed": seed, "step": step, **as_row(measured, references=references)}):
                 metrics.describe(measured)

@@ -84,7 +84,7 @@ def mlp_least_squares(inputs: RuleInputs) -> MLPMemory:
 
 def _pairs(inputs: RuleInputs, **options: object) -> MLPMemory:
     if inputs.parts is None:
-        raise ValueError("rules for pairs need keys that are sums of two parts: pairs")
+        raise ValueError("rules for pairs need keys that are sums of two parts: give `pairs`")
     return mlp.mlp_pairs(*inputs.parts, inputs.association, inputs.width, inputs.generator, **options)  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ def ridge_regression(
     |X|² = tr(XᵀX) = tr(XXᵀ), so λ is relative to the mean eigenvalue of the matrix with that many directions.
     """
     if not strength > 0:
-        raise ValueError(f"ridge strength = {strength:g} is not accepted: choose a number above 0, such as 0.001")
+        raise ValueError(f"ridge strength = {strength:g} should be a number above 0, such as 0.001")
     x, y = exact(X), exact(Y)
     level = (strength * x.square().sum() / directions).clamp_min(torch.finfo(x.dtype).tiny)  # X = 0 has B = 0
     penalty = level * torch.eye(min(x.shape), dtype=x.dtype)

@@ -26,7 +26,7 @@ def hermite(x: Float[Tensor, "*shape"], degree: int) -> Float[Tensor, "*shape"]:
     E[h_p(g) h_q(g)] = 1{p = q} for g ~ N(0, 1), and E[h_p(g) h_q(g')] = ρ^q 1{p = q} if g, g' have correlation ρ.
     """
     if degree < 0:
-        raise ValueError(f"Hermite degree = {degree} is not accepted: choose 0, 1, 2, …")
+        raise ValueError(f"Hermite degree = {degree} should be 0, 1, 2, …")
     before, h = torch.zeros_like(x), torch.ones_like(x)
     for q in range(degree):
         before, h = h, (x * h - math.sqrt(q) * before) / math.sqrt(q + 1)

@@ -40,7 +40,9 @@ class StorageProblem:
         if len(problems) == 1:
             return problems[0]
         if len({(p.keys.shape[2], p.values.shape[-1], p.own_values) for p in problems}) != 1:
-            raise ValueError("problems to be stacked must have the same d_in and d_out, and all or none own values")
+            raise ValueError(
+                "stacked problems must have the same d_in and d_out, and either all or none have values of their own"
+            )
         n, m = (max(sizes) for sizes in zip(*(problem.shape for problem in problems), strict=True))
         plain = all(problem.rivals is None and problem.shape == (n, m) for problem in problems)
         return StorageProblem(

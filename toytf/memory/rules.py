@@ -50,7 +50,7 @@ class Rule:
             raise ValueError(f"rule {self.name}: the experiment capacity has no keys that are sums of two parts")
         if self.decoupled and ("storage" in self.experiments or self.searches):
             raise ValueError(
-                f"rule {self.name}: rivals of its own are for the experiment capacity, if one_shot or certified"
+                f"rule {self.name}: only one_shot and certified rules of the experiment capacity can have own rivals"
             )
 
     @property

@@ -123,7 +123,7 @@ def half_point(
 
 def _refuse_endless(p: int) -> None:
     if p > MAX_PAIRS:
-        raise UserError(f"everything is stored up to {p} pairs, and there seems to be no end")
+        raise UserError(f"all of {p} pairs are still stored: there seems to be no limit to search for")
 
 
 def _logistic_half(known: Mapping[int, float], n_draws: int) -> float:

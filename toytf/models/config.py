@@ -89,12 +89,12 @@ class ModelConfig(Config):
         factored = "factored" in (self.attention.kq, self.attention.ov)
         if factored and d_head is None and self.d_model % heads:
             raise ValueError(
-                f"d_model = {self.d_model} does not divide into attention.n_heads = {heads}; give attention.d_head"
+                f"d_model = {self.d_model} is not divisible by attention.n_heads = {heads}: give attention.d_head"
             )
         chosen = self.feed_forward.layers
         if chosen != "all" and max(chosen, default=0) >= self.n_layers:
             raise ValueError(
-                f"feed_forward.layers names layer {max(chosen)}, but n_layers = {self.n_layers} (0 is first)"
+                f"feed_forward.layers names layer {max(chosen)}, but n_layers = {self.n_layers} (the first layer is 0)"
             )
         if self.beta and self.init == "random":
             raise ValueError("beta has an effect only with init: ideal")

@@ -111,7 +111,9 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         "both"; None. With `stop_at_layer` it is the stream before that layer, and nothing after it is computed.
         """
         for name in others:
-            raise UserError(f"{name}: a toy has no such argument; it has return_type, loss_per_token and stop_at_layer")
+            raise UserError(
+                f"{name}: a toy model does not take this argument, only return_type, loss_per_token and stop_at_layer"
+            )
         if return_type not in ("logits", "loss", "both", None):
             raise UserError(
                 f"return_type = {return_type!r}: {nearest(return_type, ('logits', 'loss', 'both', 'None'))}"
@@ -136,16 +138,16 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         """A layer by its place from the start or, if negative, from the end; n_layers is the end."""
         n = self.cfg.n_layers
         if not -n <= layer <= n:
-            raise UserError(f"stop_at_layer = {layer}: this model has {n} layers: accepted: {-n} to {n}")
+            raise UserError(f"stop_at_layer = {layer}: this model has {n} layers (accepted: {-n} to {n})")
         return layer + n if layer < 0 else layer
 
     def _require_next_tokens(self, tokens: Int[Tensor, "batch position"], stop_at_layer: int | None) -> None:
         if stop_at_layer is not None:
-            raise UserError("stop_at_layer gives the stream, before there are logits to score: leave return_type out")
+            raise UserError("stop_at_layer returns the residual stream, before there are logits: leave return_type out")
         if self.cfg.d_vocab_out != self.cfg.d_vocab or not self._outputs_are_tokens:
             raise UserError(
                 f"there is no next-token loss: the {self.cfg.d_vocab_out} outputs of this model are not its "
-                f"{self.cfg.d_vocab} tokens; take the logits and the targets of the task, as in run.batch(n).targets"
+                f"{self.cfg.d_vocab} tokens; use the logits and the targets of the task, run.batch(n).targets"
             )
         if tokens.shape[1] < 2:
             raise UserError(f"a next-token loss needs sequences of at least 2 tokens, got {tokens.shape[1]}")
@@ -163,7 +165,7 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
     def to_tokens(self, tokens: Any) -> Int[Tensor, "batch position"]:
         """Token ids as a batch of sequences, from one or from a list of equal length; toys have no tokenizer."""
         if isinstance(tokens, str) or (isinstance(tokens, list) and any(isinstance(token, str) for token in tokens)):
-            raise UserError(f"{tokens!r}: a toy has no tokenizer: give token ids, as in run.batch(n).tokens")
+            raise UserError(f"{tokens!r}: a toy model has no tokenizer: give token ids, such as run.batch(n).tokens")
         found = torch.stack([*map(torch.as_tensor, tokens)]) if isinstance(tokens, list) else torch.as_tensor(tokens)
         found = found.to(self.cfg.device)
         return found if found.ndim > 1 else found[None]
@@ -191,7 +193,7 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
     def W_pos(self) -> Float[Tensor, "position d_model"]:
         """Position vectors."""
         if self._model.pos_embed is None:
-            raise UserError("W_pos: this model has no positions")
+            raise UserError("W_pos: this model has no positional embeddings")
         return self._model.pos_embed.W_pos
 
     @property
@@ -296,7 +298,7 @@ class ToyCache(ActivationCache):  # type: ignore[misc]
                 raise UserError(f"mlp_input = True: layer {layer} has no feed-forward part (the first layer is 0)")
             if config.feed_forward.reads == "block_input":
                 raise UserError(
-                    "mlp_input = True: feed_forward.reads = block_input, which is what mlp_input=False gives"
+                    "mlp_input = True: with feed_forward.reads = block_input the input is what mlp_input=False gives"
                 )
         splits = method == "stack_neuron_results" or (given.get("expand_neurons", False) and any(has_mlp[:layer]))
         if splits and (config.feed_forward.kind != "relu" or not all(has_mlp[:layer])):

@@ -325,7 +325,9 @@ class ToyTransformer(nn.Module):
             return
         factor, holder = (attn.W_Q, attn.W_K) if slot.part == "KQ" else (attn.W_V, attn.W_O)
         if attn.n_heads > 1 or not (factor is None or self.config.d_head == self.config.d_model):
-            raise UserError("a memory is written into one head of full dimension: set model.attention.n_heads = 1")
+            raise UserError(
+                "a memory can only be written into one head of full dimension: set model.attention.n_heads = 1"
+            )
         holder.copy_(attn.scale * W.T if slot.part == "KQ" else W)
         if factor is not None:
             factor.copy_(torch.eye(self.config.d_model, device=self.device))

@@ -23,7 +23,7 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     """
     runs = [Run.open(directory) for directory in directories]
     if html is not None and html.exists() and html.suffix not in (".html", ".htm"):
-        raise UserError(f"--html {html}: this file is there, and is no page: choose another name")
+        raise UserError(f"--html {html}: this file already exists and is not an HTML page: choose another name")
     path = html or (runs[0].report_file if len(runs) == 1 else _beside(runs[0].directory) / "compare.html")
     content = render([(run, run_figures(run)) for run in runs]).encode()
     try:
@@ -33,7 +33,7 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     print(path)  # noqa: T201
     if serve:
         with PageServer(content) as server, suppress(KeyboardInterrupt):
-            print(f"{server.address} (Ctrl-C ends)", flush=True)  # noqa: T201
+            print(f"{server.address} (Ctrl-C stops)", flush=True)  # noqa: T201
             webbrowser.open(server.address)
             server.serve_forever()
 

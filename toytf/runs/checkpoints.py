@@ -56,7 +56,7 @@ class CheckpointStore:
         whole = self._whole()
         if last is not None and whole and whole[-1] > last:
             raise UserError(
-                f"{self._path(whole[-1], 'training')} is beyond step {last}, the last of this run, and does not belong "
+                f"{self._path(whole[-1], 'training')} is after step {last}, the last of this run, and does not belong "
                 f"here: remove {self._path(whole[-1], '*')}"
             )
         return whole[-1] if whole else None
@@ -102,7 +102,7 @@ class CheckpointStore:
         for key, value in state.items():
             name, _, field = key.rpartition("/")
             if name not in parameters or (field != "step" and value.shape != parameters[name].shape):
-                raise self._damaged(step, "training", f"it has {key}, which this model has not")
+                raise self._damaged(step, "training", f"it has {key}, which this model does not have")
             # AdamW keeps its step count on the CPU whatever the device, so that no step waits for it.
             device = "cpu" if field == "step" else parameters[name].device
             optimizer.state[parameters[name]][field] = value.to(device)
@@ -134,11 +134,13 @@ class CheckpointStore:
         except (OSError, SafetensorError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise ValueError(reason(error)) from None
         if written != found:
-            raise ValueError("its checksum is another" if written else "it has no checksum, as in earlier versions")
+            raise ValueError(
+                "its checksum does not match" if written else "it has no checksum: an earlier version wrote it"
+            )
         if set(header) != FIELDS[suffix]:
-            raise ValueError("it is another file of the checkpoint")
+            raise ValueError("it is a different file of the checkpoint")
         if (header["seed"], header["step"]) != (self.seed, step):
-            raise ValueError(f"it is of seed {header['seed']}, step {header['step']}")
+            raise ValueError(f"it belongs to seed {header['seed']}, step {header['step']}")
         return tensors, header
 
     def _fit(self, step: int, found: Mapping[str, Tensor], expected: Mapping[str, nn.Parameter]) -> None:
@@ -153,13 +155,13 @@ class CheckpointStore:
         summary = self.directory.parent / "summary.json"
         also = " and summary.json" if summary.exists() else ""
         earlier = next((other for other in reversed(self._whole()) if other < step and self._can_resume(other)), None)
-        where = "begins anew" if earlier is None else f"goes on from step {earlier}"
+        where = "starts over" if earlier is None else f"continues from step {earlier}"
         between = [other for other in self._whole() if other != step and (earlier is None or other > earlier)]
         after = f"after step {earlier}" if earlier is not None else "all of them"
         which = f"the checkpoints of seed {self.seed}, {after}" if between else str(self._path(step, "*"))
         return UserError(
-            f"{self._path(step, suffix)} is not a whole checkpoint ({why}): remove {which}{also}, and with --resume "
-            f"the training of seed {self.seed} {where}"
+            f"{self._path(step, suffix)} is damaged ({why}): remove {which}{also}; with --resume "
+            f"the training of seed {self.seed} then {where}"
         )
 
     def _can_resume(self, step: int) -> bool:

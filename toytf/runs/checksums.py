@@ -43,7 +43,7 @@ class Checksums:
         """Refuse a file that is not what it was; `mend` says what to do."""
         known, path = self[name], self.directory / name
         if known is not None and known != sha256(read_bytes(path)):
-            raise UserError(f"{path} is not what it was when toytf wrote it: {mend}")
+            raise UserError(f"{path} has changed since toytf wrote it: {mend}")
 
     def _read(self) -> dict[str, Any]:
         if not self.exist:
@@ -59,7 +59,7 @@ class Checksums:
     def damaged(self) -> UserError:
         """What to say if this file itself cannot be trusted."""
         return UserError(
-            f"{self.directory / NAME} is damaged: remove it, and the files of this run are taken as they are"
+            f"{self.directory / NAME} is damaged: remove it, and the files of this run are read without a check"
         )
 
 

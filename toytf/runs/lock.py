@@ -66,7 +66,7 @@ def _open(path: Path) -> int:
             owner = shortened(os.read(file, 200).decode(errors="replace")) or "another process"
             os.close(file)
             raise UserError(
-                f"{path.parent} is in use: {owner} writes there; wait until it has ended, or choose another --out"
+                f"{path.parent} is in use: {owner} is writing there; wait until it ends, or choose another --out"
             ) from None
         except OSError as error:
             if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):

@@ -60,7 +60,7 @@ def _columns(directory: Path) -> dict[str, Quantity]:
     path, known = directory / COLUMNS, Checksums(directory)[COLUMNS]
     if not path.exists() and (known is None or NONE_YET in known):
         return {}
-    mend = "put it back from a copy, or start anew with another --out"
+    mend = "restore it from a copy, or start a new run with another --out"
     if not path.exists():
         raise UserError(f"{path} is missing: {mend}")
     content = read_bytes(path)
@@ -69,7 +69,7 @@ def _columns(directory: Path) -> dict[str, Quantity]:
             raise ValueError
         return from_json(json.loads(content))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        raise UserError(f"{path} is not what toytf wrote: {mend}") from None
+        raise UserError(f"{path} has changed since toytf wrote it: {mend}") from None
 
 
 class MetricsFile:
@@ -98,7 +98,7 @@ class MetricsFile:
         for name, quantity in quantities.items():
             known = self.columns.get(name, quantity)
             if (known.group.name, known.name, known.at) != (quantity.group.name, quantity.name, quantity.at):
-                raise UserError(f"{name} is the name of two quantities: give one of them another name or factor")
+                raise UserError(f"{name} is the name of two quantities: give one of them a different name or factor")
         new = {name: quantity for name, quantity in quantities.items() if name not in self.columns}
         if new:
             path = self.path.parent / COLUMNS
@@ -150,8 +150,8 @@ class MetricsFile:
         strange = {int(row["seed"]) for row in self.rows} - set(seeds)
         if strange:
             raise UserError(
-                f"{self.path} has rows of seed {min(strange)}, which config.yaml does not list: put the files of this "
-                "run back, or start anew with another --out"
+                f"{self.path} has rows of seed {min(strange)}, which config.yaml does not list: restore the files of "
+                "this run, or start a new one with another --out"
             )
 
     def _arrange(self, order: list[int]) -> None:
@@ -193,8 +193,8 @@ def _verified(path: Path) -> bytes:
     if torn and sha256(content[:size]) == before[1]:
         return _whole_lines(content[:size])
     raise UserError(
-        f"{path} is not what toytf wrote: rows were changed, added or lost; put the file back, or start anew with "
-        "another --out"
+        f"{path} has changed since toytf wrote it: rows were changed, added or lost; restore the file, or start a new "
+        "run with another --out"
     )
 
 
@@ -217,7 +217,7 @@ def _parse(path: Path, number: int, line: bytes) -> Row:
     whole = isinstance(row, dict) and all(isinstance(row.get(key), int) for key in ("seed", "step"))
     if not whole or not all(isinstance(value, int | float) for value in row.values()):
         raise UserError(
-            f"{path}, line {number}: not a row of metrics: {shortened(line.decode(errors='replace'), 60)}; put the "
-            "file back, or start anew with another --out"
+            f"{path}, line {number}: not a row of metrics: {shortened(line.decode(errors='replace'), 60)}; restore "
+            "the file, or start a new run with another --out"
         )
     return row  # type: ignore[no-any-return]

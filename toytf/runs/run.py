@@ -49,11 +49,11 @@ class Run:
             changed = configs.differences(run.config, config)
             if changed:
                 raise UserError(
-                    f"{directory} holds a run of another config ({'; '.join(changed)}): choose another --out"
+                    f"{directory} holds a run with a different config ({'; '.join(changed)}): choose another --out"
                 )
             if not resume:
                 raise UserError(
-                    f"{directory} already holds a run: add --resume to go on with it, or choose another --out"
+                    f"{directory} already holds a run: add --resume to continue it, or choose another --out"
                 )
             known = Checksums(run.directory)
             if not known.exist and not run.finished:  # it was removed, as its own message advises: begin it again
@@ -65,7 +65,7 @@ class Run:
         for name, file in beside.items():
             path = run.directory / name
             if path.exists() and read_bytes(path) != file:
-                raise UserError(f"{path} is there already, and is not of this run: choose another --out")
+                raise UserError(f"{path} already exists and does not belong to this run: choose another --out")
         for name, file in beside.items():
             write_atomic(run.directory / name, file)
         (run.directory / checksums.NAME).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Run:
         from toytf.runs.trained import TrainedRun
 
         if not self.config.trains_model:
-            raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}: it has no model")
+            raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}, which has no model")
         return self if isinstance(self, TrainedRun) else TrainedRun(self.directory)
 
     def check_files(self) -> None:
@@ -94,11 +94,11 @@ class Run:
         known = Checksums(self.directory)
         if known.exist and known[self.config_file.name] is None:  # the first that is written
             raise known.damaged()
-        known.check(self.config_file.name, "put it back from a copy, or run the changed one with another --out")
+        known.check(self.config_file.name, "restore it from a copy, or run the changed config with another --out")
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
-            raise UserError(f"{self.checkpoints} is a file, where a run has the folder of its checkpoints: remove it")
+            raise UserError(f"{self.checkpoints} should be the folder of the checkpoints, but is a file: remove it")
         if self.finished:
-            known.check(self.summary_file.name, f"remove it, and it is written again by: {self.resume_command}")
+            known.check(self.summary_file.name, f"remove it, then write it again: {self.resume_command}")
             read_rows(self.metrics_file)
 
     def discard_unless_begun(self, config: ExperimentConfig, *, diverged: bool) -> None:
@@ -214,9 +214,7 @@ class Run:
         except (ValueError, RecursionError):
             summary = None
         if not isinstance(summary, dict) or not all(isinstance(value, int | float) for value in summary.values()):
-            raise UserError(
-                f"{self.summary_file} is damaged: remove it, and it is written again by: {self.resume_command}"
-            )
+            raise UserError(f"{self.summary_file} is damaged: remove it, then write it again: {self.resume_command}")
         return summary
 
     @property
@@ -255,7 +253,7 @@ class Run:
         known, path = Checksums(self.directory), self.directory / _figure_file(name)
         if not path.exists():
             return None
-        mend = "put it back from a copy, or start anew with another --out"
+        mend = "restore it from a copy, or start a new run with another --out"
         known.check(_figure_file(name), mend)
         try:
             return from_json(read_bytes(path).decode())
@@ -269,7 +267,7 @@ class Run:
             timing = json.loads(path.read_bytes()) if path.exists() else {}
             total = timing.get(name, 0.0) + seconds
         except (ValueError, RecursionError, AttributeError, TypeError):
-            sys.stderr.write(f"toytf: {path} was damaged: the times of earlier parts of this run are lost\n")
+            sys.stderr.write(f"toytf: {path} was damaged: the timings of earlier parts of this run are lost\n")
             timing, total = {}, seconds
         write_atomic(path, _as_json(timing | {name: total}))
 

@@ -14,12 +14,12 @@ from toytf.runs.rows import Row
 
 
 class LoggingConfig(Config):
-    """Mirrors of the run directory; it is the record whatever these say."""
+    """Where metrics are mirrored; the run directory always has all of them."""
 
     wandb: Literal["off", "offline", "online"] = "offline"
     project: str = "toytf"
     group: str | None = None
-    """Default: the name of the run directory; each seed is a wandb run of this group."""
+    """The wandb group (default: the name of the run directory); each seed is a wandb run in it."""
     tags: tuple[str, ...] = ()
 
     @field_validator("wandb", mode="before")
@@ -79,7 +79,9 @@ def _start(logging: LoggingConfig, directory: Path, seed: int, config: dict[str,
 
     mode: Literal["offline", "online"] = "online" if logging.wandb == "online" else "offline"
     if mode == "online" and not wandb.login(prompt=False):
-        raise RuntimeError("no account is set up here (wandb login); metrics are in the run directory")
+        raise RuntimeError(
+            "no account is set up on this machine (run `wandb login`); all metrics are in the run directory"
+        )
     folder = directory / "wandb"
     folder.mkdir(exist_ok=True)
     id_file = folder / f"seed{seed}.id"

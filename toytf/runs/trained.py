@@ -42,14 +42,14 @@ class TrainedRun(Run):
         store = CheckpointStore(self.checkpoints, seed)
         steps = store.steps()
         lost = self.finished and step is None
-        again = f": remove summary.json, and it is trained again by: {self.resume_command}" if lost else ""
+        again = f": remove summary.json, then train it again: {self.resume_command}" if lost else ""
         if not steps:
             raise UserError(f"{self.directory}: no checkpoint of seed {seed}{again or ' yet'}")
         chosen = step if step is not None else self.config.train.steps if self.finished else store.newest()
         if chosen not in steps:
             there_are = ", ".join(map(str, steps))
             raise UserError(
-                f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (there are: {there_are})"
+                f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (available: {there_are})"
                 + (again if step is None else "")
             )
         model = build_model(self.config.model, task, seed)
@@ -106,12 +106,12 @@ class TrainedRun(Run):
         if name is None:
             return self.task
         if name not in self._evaluate_on:
-            there_are = nearest(name, self._evaluate_on) if self._evaluate_on else "it has no entries"
-            raise UserError(f'{self.directory}: evaluate_on of its config has no "{name}": {there_are}')
+            there_are = nearest(name, self._evaluate_on) if self._evaluate_on else "evaluate_on is empty"
+            raise UserError(f'{self.directory}: its config has no evaluate_on entry "{name}": {there_are}')
         return self._evaluate_on[name]
 
     def _seed(self, seed: int | None) -> int:
         seeds = self.config.seeds
         if seed is not None and seed not in seeds:
-            raise UserError(f"{self.directory}: no seed {seed} (there are: {', '.join(map(str, seeds))})")
+            raise UserError(f"{self.directory}: no seed {seed} (available: {', '.join(map(str, seeds))})")
         return int(seeds[0] if seed is None else seed)

@@ -36,10 +36,10 @@ def trainable_ever(config: ModelConfig, names: Iterable[str], steps: int) -> set
     starts = {0, *(step for step in config.unfreeze if step < steps)}
     found = set[str]().union(*(trainable_at(config, names, step) for step in starts))
     if steps and not found:
-        raise UserError("model.freeze leaves nothing to train: free a parameter, or set train.steps = 0")
+        raise UserError("model.freeze leaves nothing to train: leave a parameter out of it, or set train.steps = 0")
     if steps and not trainable_at(config, names, 0):
         raise UserError(
-            f"model.freeze leaves nothing to train before step {min(starts - {0})}: free a parameter at once"
+            f"model.freeze leaves nothing to train before step {min(starts - {0})}: leave a parameter out of it"
         )
     return found
 
@@ -49,6 +49,8 @@ def _matching(field: str, patterns: Iterable[str], names: tuple[str, ...]) -> se
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}
         if not matched:
-            raise UserError(f'{field}: "{pattern}" matches no parameter of this model: {nearest(pattern, names)}')
+            raise UserError(
+                f'{field}: "{pattern}" does not match any parameter of this model: {nearest(pattern, names)}'
+            )
         found |= matched
     return found

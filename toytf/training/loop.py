@@ -115,7 +115,7 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
         if config.checkpoints.due(step) or ended or stopping:
             save()
         if stopping and not ended:
-            raise Interrupted(f"stopped at step {step} of {config.steps}, saved")
+            raise Interrupted(f"stopped at step {step} of {config.steps}; a checkpoint is saved")
 
 
 def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected: int) -> None:
@@ -123,9 +123,9 @@ def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected
     found = sum(row["step"] <= step for row in metrics.of(store.seed))
     if found != expected:
         raise UserError(
-            f"{metrics.path} has {found} rows of seed {store.seed} up to step {step}, and its checkpoint knows of "
-            f"{expected}: put the file back, or remove {store.directory}/seed{store.seed}-*, and with --resume this "
-            "seed is trained anew"
+            f"{metrics.path} has {found} rows of seed {store.seed} up to step {step}, but its checkpoint counts "
+            f"{expected}: restore the file, or remove {store.directory}/seed{store.seed}-*; with --resume this seed is "
+            "then trained from the start"
         )
 
 
@@ -138,10 +138,8 @@ def _check_finite(learner: Learner, store: CheckpointStore, step: int) -> None:
 def _diverged(store: CheckpointStore, step: int, what: str) -> RunFailed:
     latest = store.latest()
     if latest is None:
-        return RunFailed(
-            f"before the first step {what} is not finite: look at the model as it is built, or at the probe"
-        )
+        return RunFailed(f"{what} is not finite before the first step: check the initial model, or the probe")
     return RunFailed(
         f"training diverged by step {step}: {what} is not finite; the last good checkpoint is at step {latest}; "
-        "to try a smaller train.optimizer.lr, choose another --out"
+        "try a smaller train.optimizer.lr, with another --out"
     )

@@ -38,8 +38,8 @@ class NoiseLearningConfig(SeededConfig):
         rarest, fewest = min(self.noise_probabilities), min(self.n_tokens)
         if rarest <= 1 / (fewest + 1):
             raise ValueError(
-                f"noise_probabilities: {rarest} is no more than any of {fewest} + 1 tokens has: "
-                f"it must exceed 1/{fewest + 1}"
+                f"noise_probabilities: {rarest} is not above the uniform probability of {fewest} + 1 tokens: "
+                f"choose more than 1/{fewest + 1}"
             )
         return self
 

@@ -50,11 +50,11 @@ class ThreeStepsConfig(SeededConfig):
     def _parts_fit(self) -> "ThreeStepsConfig":
         if self.embedding == "orthonormal" and self.dimension is not None:
             raise ValueError(
-                f"dimension = {self.dimension} is given, but orthonormal vectors have the dimension they need: "
+                f"dimension = {self.dimension} has no effect: orthonormal vectors have the dimension they need: "
                 "leave it out, or use embedding: normal_over_d"
             )
         if self.embedding == "normal_over_d" and self.dimension is None:
-            raise ValueError("dimension is missing: embedding: normal_over_d needs the d of its vectors")
+            raise ValueError("dimension is missing: embedding: normal_over_d needs the dimension d of its vectors")
         return self
 
     def needs(self) -> list[Need]:

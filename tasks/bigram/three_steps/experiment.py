@@ -123,7 +123,7 @@ class ThreeSteps(Study[ThreeStepsCase]):
         for number, (name, G, weights) in enumerate(take_steps(config, case.samples, seed, vectors), start=1):
             check_stop()
             if not bool(G.isfinite().all()):
-                raise RunFailed(f"the gradient of {name} is not finite: the gains before it are too large")
+                raise RunFailed(f"the gradient of {name} is not finite: the gains of the steps before are too large")
             signals[name] = read(name, G, vectors).cpu()
             yield from _signals(config, name, signals[name])
             if name == "W_OV2" and vectors.remap is not None:

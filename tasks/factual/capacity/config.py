@@ -82,21 +82,21 @@ class FactCapacityConfig(FactTrainingsConfig):
     @model_validator(mode="after")
     def _models_exist(self) -> "FactCapacityConfig":
         if self.table == "distinct" and self.n_answers is not None:
-            raise ValueError(f"n_answers = {self.n_answers} has no effect with table: distinct: it is S there")
+            raise ValueError(f"n_answers = {self.n_answers} has no effect with table: distinct, where it is S")
         D = self.n_answers or N_ANSWERS
         if self.table != "distinct" and self.goal <= 1 / D:
-            raise ValueError(f"goal = {self.goal:g} is no more than relations alone tell: it must exceed 1/{D}")
+            raise ValueError(f"goal = {self.goal:g} is reached by knowing the relation alone: choose more than 1/{D}")
         for d in self.dimensions:
             for alpha, beta in self.mixes:
                 if head_dimension(alpha, d, self.n_heads) < 1:
                     raise ValueError(
-                        f"mixes: α = {alpha:g} at d = {d} leaves no dimension to {self.n_heads} heads, as "
-                        f"⌊{alpha:g} · {d} / {self.n_heads}⌋ = 0: take d ≥ {math.ceil(self.n_heads / alpha)}, "
+                        f"mixes: α = {alpha:g} at d = {d} leaves {self.n_heads} heads without a dimension, as "
+                        f"⌊{alpha:g} · {d} / {self.n_heads}⌋ = 0: choose d ≥ {math.ceil(self.n_heads / alpha)}, "
                         "a larger α, or fewer n_heads"
                     )
                 if beta and hidden_units(beta, d) < 1:
                     raise ValueError(
-                        f"mixes: β = {beta:g} at d = {d} leaves no hidden unit: take d ≥ {math.ceil(1 / beta)}, "
+                        f"mixes: β = {beta:g} at d = {d} leaves no hidden unit: choose d ≥ {math.ceil(1 / beta)}, "
                         "a larger β, or 0 for no feed-forward part"
                     )
         return self

@@ -59,25 +59,25 @@ class FactDynamicsConfig(SeededConfig):
                 "size; use table: random for other sizes"
             )
         if T > 3 and not self.n_noise:
-            raise ValueError(f"n_noise = 0 leaves nothing to fill seq_len = {T} with: use seq_len = 3")
+            raise ValueError(f"n_noise = 0 leaves no token to fill seq_len = {T} with: use seq_len = 3")
         if T == 3 and self.n_noise:
             raise ValueError(
-                f"n_noise = {self.n_noise} has no place in seq_len = 3: use n_noise = 0 or longer sequences"
+                f"n_noise = {self.n_noise}: seq_len = 3 has no room for noise: use n_noise = 0 or longer sequences"
             )
         if self.method == "flow" and self.batch_size is not None:
             raise ValueError(f"batch_size = {self.batch_size} has an effect only with method: sgd")
         if self.method == "sgd" and self.batch_size is None:
-            raise ValueError("batch_size is missing: method: sgd needs the number of sequences of a step")
+            raise ValueError("batch_size is missing: method: sgd needs the number of sequences per step")
         if self.method == "flow" and self.table == "structured" and len(self.seeds) > 1:
             raise ValueError(
-                "seeds: nothing is random in a flow on a structured table: list a single one, or use table: random or "
+                "seeds: a flow on a structured table has nothing random: list only one seed, or use table: random or "
                 "method: sgd"
             )
         if min(self.init_scales) < SMALLEST:
-            raise ValueError(f"init_scales: {min(self.init_scales):g} is too small, choose at least {SMALLEST:g}")
+            raise ValueError(f"init_scales: {min(self.init_scales):g} is too small: choose at least {SMALLEST:g}")
         if self.initial_attention(max(self.init_scales)) >= 2:
             raise ValueError(
-                f"init_scales: {max(self.init_scales):g} is too large for initial: theory, w = α √(|A| + 1) must be < 2"
+                f"init_scales: {max(self.init_scales):g} is too large for initial: theory: w = α √(|A| + 1) must be < 2"
             )
         return self
 

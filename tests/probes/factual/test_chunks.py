@@ -190,5 +190,5 @@ def test_the_schema_says_how_many_are_many() -> None:
 
 def test_only_probes_of_facts_can_be_left_to_their_number() -> None:
     content = {"experiment": "train", "task": {"kind": "bigram"}, "probes": [{"kind": "memory_recall", "when": "auto"}]}
-    with pytest.raises(UserError, match='when = "auto" is not known'):
+    with pytest.raises(UserError, match='when = "auto" is not accepted'):
         load_config(content)

@@ -73,7 +73,7 @@ class LouderConfig(ModelConfig):
     gain: float = 1.0
 
 
-@pytest.mark.parametrize(("gain", "reason"), [(1.0, None), (2.0, "an option that such tables do not know")])
+@pytest.mark.parametrize(("gain", "reason"), [(1.0, None), (2.0, "an option that these tables do not support")])
 def test_a_model_with_an_unknown_option_has_no_tables(gain: float, reason: str | None) -> None:
     task = FactualTask(FactualConfig(kind="factual"), torch.device("cpu"))
     config = LouderConfig(d_model=16, n_layers=1, position="none", gain=gain)

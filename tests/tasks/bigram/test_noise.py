@@ -206,9 +206,9 @@ def test_unigrams_follow_an_extra_token():
             {"token": "\n", "trigger_offset": 8, "n_triggers": 8},
             r"task.noise.token = '\n' is one of the fixed triggers: choose another",
         ),
-        ({"token": "é"}, "task.noise.token = 'é' is no character of the corpus: choose one of "),
-        ({"token": "!!"}, "task.noise.token = '!!' is no character of the corpus: choose one of "),
-        ({"n_tokens": 20}, "task.noise.token = '!' is no character of the corpus: choose one of "),
+        ({"token": "é"}, "task.noise.token = 'é' is not a character of the corpus: choose one of "),
+        ({"token": "!!"}, "task.noise.token = '!!' is not a character of the corpus: choose one of "),
+        ({"n_tokens": 20}, "task.noise.token = '!' is not a character of the corpus: choose one of "),
     ],
 )
 def test_a_token_that_cannot_be_the_noise_is_refused_in_one_line(fields: dict[str, Any], line: str):

@@ -132,16 +132,16 @@ def test_a_table_can_be_restricted_to_some_names(tmp_path: Path) -> None:
     [
         ("", "the file is empty; it should begin with the line subject,relation,attribute"),
         ("\n \n", "the file is empty"),
-        ("subject,relation,attribute\n", "there is no fact below the first line"),
-        ("France,capital,Paris\n", 'the first line lacks the column "subject"'),
-        ("subject,relation,attribute,source\na,b,c,d\n", 'column "source" is not known'),
+        ("subject,relation,attribute\n", "there are no facts below the first line"),
+        ("France,capital,Paris\n", 'the first line does not have the column "subject"'),
+        ("subject,relation,attribute,source\na,b,c,d\n", 'unknown column "source"'),
         ("subject,relation,attribute,subject\na,b,c,d\n", 'the first line repeats the column "subject"'),
         ('subject,relation,attribute\n"a\nb",x,1\nc,y\n', "line 4: expected 3 names, got ['c', 'y']"),
         ("subject,relation,attribute\na,b\n", "line 2: expected 3 names, got ['a', 'b']"),
         ("subject,relation,attribute\na,b,\n", "line 2: expected 3 names, got ['a', 'b', '']"),
         (
             COUNTRIES + "France,capital,Lyon\n",
-            '"France, capital" has two answers, "Paris" in line 2 and "Lyon" in line 8: a fact has one',
+            '"France, capital" has two answers, "Paris" in line 2 and "Lyon" in line 8: keep one of them',
         ),
     ],
 )
@@ -178,9 +178,9 @@ def test_a_name_that_the_file_does_not_have_is_answered_with_the_nearest(
 
 def test_a_chosen_name_without_a_fact_is_refused() -> None:
     table = table_of([("a", "x", "1"), ("b", "y", "2")])
-    with pytest.raises(UserError, match=r'task\.subjects: "b" has no fact among those that are chosen'):
+    with pytest.raises(UserError, match=r'task\.subjects: none of the chosen facts is about "b"'):
         table.restricted(relations=["x"])
-    with pytest.raises(UserError, match=r'task\.relations: "y" has no fact among those that are chosen'):
+    with pytest.raises(UserError, match=r'task\.relations: none of the chosen facts is about "y"'):
         table.restricted(["a"], ["x", "y"])
 
 

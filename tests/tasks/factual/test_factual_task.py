@@ -276,7 +276,7 @@ def test_a_run_has_its_facts_whatever_becomes_of_their_file(tmp_path: Path) -> N
     path.unlink()
     assert toytf.Run.open(run.directory).task.output_names == ("1", "2")
     path.write_text("subject,relation,attribute\na,x,1\nb,x,3\n")
-    with pytest.raises(UserError, match=r"holds a run of another config \(task\.facts"):
+    with pytest.raises(UserError, match=r"holds a run with a different config \(task\.facts"):
         toytf.run(QUICK, changes, out=tmp_path / "run", resume=True)
 
 
@@ -335,7 +335,7 @@ MISTAKES = {
         "seq_len = 2 is too short: a subject, a relation and the end token need at least 3",
     ),
     "too_short_for_two": (["task.last=relation", "task.seq_len=1"], "a subject and a relation need at least 2"),
-    "nothing_to_fill_with": (["task.n_noise=0"], "n_noise = 0 leaves nothing to fill seq_len = 32 with"),
+    "nothing_to_fill_with": (["task.n_noise=0"], "n_noise = 0 leaves no token to fill seq_len = 32 with"),
     "no_such_file": (["task.facts=nowhere.csv"], "no such file"),
     "steep_zipf": (["task.relation_exponent=400"], "task.relation_exponent = 400: "),
     "unreadable_file": (["task.facts=/"], "no such file"),
@@ -360,7 +360,7 @@ def test_a_mistake_in_the_task_is_answered_with_one_line(overrides: list[str], s
         ),
         ("subject,relation,attribute\na,x,1\na,x,2\n", '"a, x" has two answers, "1" in line 2 and "2" in line 3'),
         ("", "the file is empty"),
-        ("subject,relation,atribute\na,x,1\n", 'the first line lacks the column "attribute"'),
+        ("subject,relation,atribute\na,x,1\n", 'the first line does not have the column "attribute"'),
     ],
     ids=["open_quotation", "two_answers", "empty", "unknown_column"],
 )

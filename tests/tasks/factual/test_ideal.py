@@ -219,7 +219,7 @@ def test_a_head_with_more_room_than_dimensions_has_no_more_tokens_than_have_dual
 
 def test_tokens_that_ask_leave_a_dimension_free() -> None:
     task = the_task((4, 16, 2), last="relation", n_noise=1)
-    with pytest.raises(UserError, match=r"16 tokens can come last.*model.d_model: at least 17, got 16"):
+    with pytest.raises(UserError, match=r"16 tokens can come last.*model.d_model must be at least 17, got 16"):
         ideal(task, 16, (32, 1))
 
 
@@ -239,7 +239,7 @@ def test_too_few_heads_are_refused_with_the_number_needed() -> None:
         ({"attention": {"residual": True}}, "needs model.attention.residual = false, got true"),
         ({"feed_forward": {"kind": "linear", "bias": False}}, "needs model.feed_forward.kind = relu, got linear"),
         ({"feed_forward": {"reads": "block_input"}}, "needs model.feed_forward.reads = attention, got block_input"),
-        ({"feed_forward": {"init": "zeros"}}, "model.feed_forward.init = zeros leaves them blind"),
+        ({"feed_forward": {"init": "zeros"}}, "model.feed_forward.init = zeros they read nothing"),
         ({"beta": {"FF": 3.0}}, 'no part called "FF": did you mean "FF1"'),
     ],
 )

@@ -72,7 +72,9 @@ class CapacityConfig(SeededConfig):
                 check_rank(rule, max(self.widths, default=0), size)
         guess = 1 / self.data.n_answers if self.data.n_answers else 0.0
         if self.criterion != "all" and self.criterion <= guess:
-            raise ValueError(f"criterion = {self.criterion} is not more than a guess gets with {guess**-1:g} answers")
+            raise ValueError(
+                f"criterion = {self.criterion} is no better than a guess among {guess**-1:g} answers: choose more"
+            )
         if self.widths and not any_has_width(self.rules):
             raise ValueError("widths is given, but none of the rules has a width")
         return self

@@ -262,7 +262,9 @@ def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> d
     decisions = decide(stacked, tolerance=config.tolerance, iterations=config.iterations)
     for n, decision in zip(stacked.n.tolist(), decisions, strict=True):
         if decision.status is Status.UNKNOWN and decision.margin_upper > TINY_MARGIN:
-            raise UserError(f"iterations = {config.iterations} are too few to decide on {n} pairs: allow for more")
+            raise UserError(
+                f"iterations = {config.iterations} is too small to decide on {n} pairs: choose a larger number"
+            )
     return {seed: decision.status for seed, decision in zip(problems, decisions, strict=True)}
 
 

@@ -64,18 +64,18 @@ class StorageConfig(SeededConfig):
                     f'width is missing, but the rule "{rule.name}" has a width: give one, such as width: 16'
                 )
             if rule.pairs and self.pairs is None:
-                raise ValueError(f'pairs is missing, but the rule "{rule.name}" is for keys that are sums of two parts')
+                raise ValueError(f'pairs is missing, but the rule "{rule.name}" needs keys that are sums of two parts')
             if "storage" not in rule.experiments:
                 why = ": here all keys share the values" if rule.decoupled else ""
-                raise ValueError(f'the rule "{rule.name}" is for the experiment {rule.experiments[0]}{why}')
+                raise ValueError(f'the rule "{rule.name}" is only for the experiment {rule.experiments[0]}{why}')
             check_rank(rule, self.width or 0, self.dimension)
         if self.width is not None and not any_has_width(self.rules):
             raise ValueError("width is given, but none of the rules has a width")
         if self.pairs is None and self.n is None:
-            raise ValueError("n is missing: how many associations to store")
+            raise ValueError("n is missing: say how many associations to store")
         if self.pairs is not None and (self.noise_vectors, self.n, self.data.n_answers) != (None, None, None):
             raise ValueError(
-                "pairs says how many associations there are: leave out n, noise_vectors and data.n_answers"
+                "pairs already says how many associations there are: leave out n, noise_vectors and data.n_answers"
             )
         return self
 

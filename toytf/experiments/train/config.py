@@ -37,7 +37,7 @@ class TrainExperimentConfig(SeededConfig):
         roles = self.task.roles
         if self.train.loss not in roles:
             raise ValueError(
-                f'train.loss = "{self.train.loss}" is no role of this task: {nearest(self.train.loss, roles)}'
+                f'train.loss = "{self.train.loss}" is not a role of this task: {nearest(self.train.loss, roles)}'
             )
         try:
             tasks = {"": self.task} | {f"evaluate_on.{name}: ": task for name, task in self.evaluation_tasks.items()}
@@ -45,9 +45,7 @@ class TrainExperimentConfig(SeededConfig):
             raise ValueError(str(error)) from None
         for where, task in tasks.items():
             if task.files() != self.task.files():
-                raise ValueError(
-                    f"{where}its own {' and '.join(task.files())} would be lost: it keeps those of the task"
-                )
+                raise ValueError(f"{where}{' and '.join(task.files())} cannot be changed here: use that of the task")
             for probe in self.probes:
                 try:
                     probe.check_fits(task)
@@ -76,7 +74,7 @@ class TrainExperimentConfig(SeededConfig):
     def _evaluation_task(self, name: str) -> TaskConfig:
         if not re.fullmatch("[a-z][a-z0-9_]{0,59}", name):
             raise UserError(
-                f'evaluate_on: "{shortened(name)}" cannot be a name: take small letters, digits and _, at most 60'
+                f'evaluate_on: "{shortened(name)}" cannot be a name: use at most 60 lowercase letters, digits and _'
             )
         changed = overlay(self.task.model_dump(), self.evaluate_on[name])
         return validate(TypeAdapter(type(self.task)), changed, f"evaluate_on.{name}")

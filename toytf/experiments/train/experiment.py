@@ -70,7 +70,7 @@ class Training(Experiment):
                     line.skip(seed)
                     continue
                 if stop_asked():
-                    raise Interrupted(f"stopped before seed {seed}; to go on: {run.resume_command}")
+                    raise Interrupted(f"stopped before seed {seed}; to continue: {run.resume_command}")
                 model = first if seed == config.seeds[0] else build_model(config.model, task, seed)
                 learner = SeedLearner(model, task, probes, config.train, seed, evaluate_on=evaluate_on)
                 self._train_seed(run, learner, store, metrics, line)
@@ -93,7 +93,7 @@ class Training(Experiment):
                 watch = Watch(line.stepped, measured, line.evaluating, lambda at: self._keep(run, at))
                 train(learner, config.train, store, metrics, watch)
         except Interrupted as stopped:
-            raise Interrupted(f"{stopped}; to go on: {run.resume_command}") from None
+            raise Interrupted(f"{stopped}; to continue: {run.resume_command}") from None
         finally:
             run.add_seconds(f"seed{seed}/train_seconds", time.perf_counter() - started)
 

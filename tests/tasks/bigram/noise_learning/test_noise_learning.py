@@ -339,7 +339,7 @@ def test_the_figures_show_both_parts_and_the_spread(learned: toytf.Run) -> None:
         ("samples=[4,4]", ["samples: 4 is listed twice"]),
         ("noise_probabilities=[1.0]", ["noise_probabilities.0 = 1.0", "less than 1"]),
         ("noise_probabilities=[0.5,0.2,0.5]", ["noise_probabilities: 0.5 is listed twice"]),
-        ("noise_probabilities=[0.01]", ["0.01 is no more than any of 32 + 1 tokens has", "1/33"]),
+        ("noise_probabilities=[0.01]", ["0.01 is not above the uniform probability of 32 + 1 tokens", "1/33"]),
         ("seq_len=1", ["seq_len = 1", "greater than or equal to 2"]),
         ("repeats=0", ["repeats = 0", "greater than 0"]),
         ("level=1", ["level = 1", "less than 1"]),

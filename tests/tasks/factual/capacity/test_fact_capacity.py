@@ -376,7 +376,7 @@ MISTAKES = [
     ("fact_capacity", "learning_rates=[0.1,0.1]", ["learning_rates: 0.1 is listed twice"]),
     ("fact_capacity", "learning_rates=[]", ["learning_rates", "at least 1"]),
     ("fact_capacity", "seq_len=2", ["seq_len = 2", "greater than or equal to 3"]),
-    ("fact_capacity", "goal=0.125", ["goal = 0.125 is no more than relations alone tell", "1/8"]),
+    ("fact_capacity", "goal=0.125", ["goal = 0.125 is reached by knowing the relation alone", "1/8"]),
     ("fact_capacity", "goal=1.5", ["goal = 1.5", "less than or equal to 1"]),
     ("fact_capacity", "n_answers=1", ["n_answers = 1", "greater than or equal to 2"]),
     ("fact_capacity", "mode=grid", ['"mode"', "accepted"]),

@@ -368,7 +368,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "short": (["seq_len=2"], ["seq_len = 2", "greater than or equal to 3"]),
     "batch_of_a_flow": (["batch_size=8"], ["batch_size = 8", "method: sgd"]),
     "no_batch": (["method=sgd"], ["batch_size is missing", "method: sgd"]),
-    "seeds_of_nothing": (["seeds=[0,1]"], ["seeds", "nothing is random", "table: random"]),
+    "seeds_of_nothing": (["seeds=[0,1]"], ["seeds", "has nothing random", "table: random"]),
     "init_scales_twice": (["init_scales=[0.1,0.1]"], ["init_scales: 0.1 is listed twice"]),
     "alpha_zero": (["init_scales=[0]"], ["init_scales.0 = 0", "greater than 0"]),
     "alpha_too_small": (["init_scales=[1e-31]"], ["init_scales: 1e-31 is too small", "at least 1e-30"]),
