@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
@@ -31,3 +33,7 @@ def small(seed: int = 0, n_outputs: int = N, **shape: Any) -> ToyTransformer:
 
 def some_tokens(seed: int = 0) -> torch.Tensor:
     return torch.randint(N, (B, T), generator=generator(seed, "tokens"))
+
+
+def numbers(model: ToyTransformer) -> dict[str, NDArray[np.float64]]:
+    return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
