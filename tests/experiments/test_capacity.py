@@ -66,7 +66,7 @@ def by_case(run: toytf.Run) -> Iterator[tuple[CapacityCase, dict[str, tuple[floa
 # --- what is written
 
 
-def test_every_rule_is_measured_at_every_size_and_at_every_width_if_it_has_one(several: toytf.Run) -> None:
+def test_every_rule_is_measured_at_every_size_and_width(several: toytf.Run) -> None:
     measured = several.table.query("group == 'load'")
     found = set(measured[["rule", "d", "width"]].fillna(0).itertuples(index=False, name=None))
     full = {(rule, d, 0) for rule in ("optimum", "hebbian", "trained_linear") for d in (4, 5)}
@@ -75,7 +75,7 @@ def test_every_rule_is_measured_at_every_size_and_at_every_width_if_it_has_one(s
     assert len(measured) == 2 * len(found)  # seeds
 
 
-def test_a_row_is_one_seed_of_one_case_and_the_last_row_of_a_seed_has_the_fits(several: toytf.Run) -> None:
+def test_a_row_is_one_seed_of_one_case_and_the_last_has_the_fits(several: toytf.Run) -> None:
     cases = [*Capacity(several.config).cases()]
     found = rows(several)
     assert [row["seed"] for row in found] == [0, 1] * (len(cases) + 1)
@@ -141,7 +141,7 @@ def test_an_exponent_is_the_slope_in_logarithms(several: toytf.Run) -> None:
     np.testing.assert_allclose(found["exponent/optimum"], slope(full, (4, 5)), atol=1e-9)
 
 
-def test_over_three_sizes_the_exponent_is_their_least_squares_fit(capacity_of: Run) -> None:
+def test_the_exponent_of_three_sizes_is_their_least_squares_fit(capacity_of: Run) -> None:
     run = capacity_of(rules=["hebbian"], dimensions=[4, 5, 8])
     points = [run.summary[f"capacity/hebbian_d{d}"] for d in (4, 5, 8)]
     assert run.summary["exponent/hebbian"] == pytest.approx(np.polyfit(np.log([4, 5, 8]), np.log(points), 1)[0])
@@ -167,14 +167,14 @@ def test_the_optimum_at_dimension_8_stores_23_6_pairs(capacity_of: Run) -> None:
     assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(22.2, abs=0.25)
 
 
-def test_the_hebbian_rule_at_dimension_16_stores_12_pairs_faultlessly_in_half_of_the_draws(capacity_of: Run) -> None:
+def test_hebbian_stores_12_pairs_at_dimension_16(capacity_of: Run) -> None:
     """Measured by other means: p50 = 12.2, p log p / d² = 0.119, to 10 %."""
     run = capacity_of(rules=["hebbian"], dimensions=[16], draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d16"] == pytest.approx(12.2, abs=1.2)
     assert run.summary["load/hebbian_d16"] == pytest.approx(0.119, abs=0.018)
 
 
-def test_the_hebbian_rule_at_dimension_32_recalls_99_percent_of_26_pairs(capacity_of: Run) -> None:
+def test_hebbian_recalls_99_percent_of_26_pairs_at_dimension_32(capacity_of: Run) -> None:
     run = capacity_of(rules=["hebbian"], dimensions=[32], criterion=0.99, draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d32"] == pytest.approx(26, abs=3)
     assert run.summary["theory/capacity/hebbian_d32"] == pytest.approx(theory.hebbian_capacity(32, accuracy=0.99))
@@ -210,7 +210,7 @@ def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run
     assert CapacityCase("low_rank", (3, 12), 2).n_parameters == 2 * (3 + 12)
 
 
-def test_with_shared_answers_the_prediction_is_that_of_so_many_classes(capacity_of: Run) -> None:
+def test_the_prediction_for_shared_answers_counts_the_classes(capacity_of: Run) -> None:
     """p δ(V) = d², and each fact is worth log₂ V bits."""
     run = capacity_of(rules=["optimum", "hebbian"], dimensions=[6], data={"n_answers": 16})
     p = run.summary["capacity/optimum_d6"]
@@ -237,7 +237,7 @@ def test_two_answers_are_a_linear_classification_of_2_d_points(capacity_of: Run)
     assert run.summary["theory/capacity/optimum_d8"] == pytest.approx(16, abs=0.1)
 
 
-def test_gaussian_vectors_are_stored_worse_by_the_hebbian_rule_and_have_no_prediction_there(capacity_of: Run) -> None:
+def test_hebbian_stores_half_as_many_gaussian_vectors(capacity_of: Run) -> None:
     """Norms differ, and long vectors drown short ones: about half of the 12.2 pairs on the sphere."""
     run = capacity_of(rules=["hebbian"], dimensions=[16], data={"distribution": "gaussian"}, draws=32, seeds=[0, 1])
     assert run.summary["capacity/hebbian_d16"] == pytest.approx(6.3, abs=1.3)
@@ -355,7 +355,7 @@ def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypa
     assert used[4:] == [2, 2, 1, 1]
 
 
-def test_of_a_run_whose_metrics_are_known_by_name_alone_there_is_nothing_to_draw(several: toytf.Run) -> None:
+def test_a_run_with_nothing_but_metric_names_has_no_figures(several: toytf.Run) -> None:
     """Such as an earlier version made it."""
     table = tidy(rows(several), {})
     old = SimpleNamespace(table=table)

@@ -81,7 +81,7 @@ def test_a_metric_is_named_by_its_group_and_rule(three_rules: toytf.Run) -> None
     assert {f"{name}/std" for name in names if not name.endswith("/std")} <= names
 
 
-def test_beside_the_hebbian_rule_is_its_own_prediction(three_rules: toytf.Run) -> None:
+def test_the_hebbian_rule_has_its_own_prediction_beside_it(three_rules: toytf.Run) -> None:
     """Right scores √(d²/p) ± 1, rivals √(1 + 2d/p), ⟨s⁴⟩ = 2 + d/p; for its margins there is no prediction."""
     summary = three_rules.summary
     assert summary["theory/scores/hebbian_correct_mean"] == pytest.approx(D / math.sqrt(N))
@@ -94,7 +94,7 @@ def test_beside_the_hebbian_rule_is_its_own_prediction(three_rules: toytf.Run) -
     assert summary["spectrum/hebbian_fourth_moment"] == pytest.approx(2 + D / N, rel=0.25)
 
 
-def test_beside_the_optimum_is_the_prediction_for_the_best_weights(three_rules: toytf.Run) -> None:
+def test_the_optimum_has_the_prediction_for_the_best_weights(three_rules: toytf.Run) -> None:
     summary = three_rules.summary
     kappa = theory.maximal_margin(N, D, D)
     assert summary["theory/margin/optimum_min"] == pytest.approx(kappa)
@@ -103,7 +103,7 @@ def test_beside_the_optimum_is_the_prediction_for_the_best_weights(three_rules: 
     assert summary["theory/utilisation/optimum/stored"] == N
 
 
-def test_of_a_rectangle_the_hebbian_mean_is_that_of_the_area(store: Run) -> None:
+def test_the_hebbian_mean_of_a_rectangle_is_that_of_its_area(store: Run) -> None:
     run = store(rules=["hebbian"], dimension=[8, 18], n=36)
     assert run.summary["theory/scores/hebbian_correct_mean"] == pytest.approx(2)
     assert run.summary["theory/scores/hebbian_rival_spread"] == pytest.approx(math.sqrt(1 + 26 / 36))
@@ -154,7 +154,7 @@ def test_every_answer_is_asked_for_with_every_noise_vector() -> None:
     assert torch.equal(noisy.values, clean.values)
 
 
-def test_facts_about_pairs_draw_their_answers_from_the_pool_of_the_second_part() -> None:
+def test_facts_about_pairs_have_answers_of_their_second_part() -> None:
     given = rule_inputs(configured(dimension=[6, 8], pairs={"first": 3, "second": 4, "answers": 5}), 0, "hebbian")
     facts, parts = given.association, given.parts
     assert parts is not None
@@ -314,7 +314,7 @@ def test_there_is_no_model_to_probe(
     assert re.fullmatch(r"toytf: .*experiment storage.* has no model.*\n", ended.err)
 
 
-def test_from_python_there_is_no_model_either(three_rules: toytf.Run) -> None:
+def test_there_is_no_model_from_python_either(three_rules: toytf.Run) -> None:
     with pytest.raises(UserError, match="experiment storage, which has no model"):
         _ = three_rules.trained
 

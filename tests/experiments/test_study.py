@@ -121,7 +121,7 @@ def test_interrupted_from_python_it_raises(
 
 
 @pytest.mark.parametrize("rows", [0, 3, 5, 8, 9])  # of a capacity, 8 and 9 are the fits of the two seeds
-def test_killed_after_any_row_and_resumed_it_ends_the_same(
+def test_a_run_killed_after_any_row_and_resumed_ends_the_same(
     rows: int, config: Path, whole: toytf.Run, tmp_path: Path
 ) -> None:
     """The row that was being written when the process died is torn in the middle."""
@@ -291,14 +291,14 @@ def test_a_case_gives_one_measurement_at_least(measured: list[Any], tmp_path: Pa
         _odd_study(tmp_path / "run", Odd(1), measured=measured)
 
 
-def test_a_case_that_leaves_a_factor_out_is_measured_beside_one_that_does_not(tmp_path: Path) -> None:
+def test_cases_with_and_without_a_factor_are_measured_together(tmp_path: Path) -> None:
     first = _odd_study(tmp_path / "run", Odd(1, 2))
     first.summary_file.unlink()
     both = _odd_study(tmp_path / "run", Odd(1, 2), Odd(1))
     assert {"odd/a1_b2", "odd/a1"} <= set(both.history.columns)
 
 
-def test_what_is_not_finite_did_not_come(tmp_path: Path) -> None:
+def test_a_value_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     values = [
         ODD.measurement(math.inf, "infinite", theory=1.0),
         ODD.measurement(math.nan, "none", theory=math.inf),

@@ -67,7 +67,7 @@ class Counted:
 # A shared function
 
 
-def test_within_an_evaluation_it_computes_once() -> None:
+def test_a_shared_function_computes_once_within_an_evaluation() -> None:
     (model, task, _), counted = setting(), Counted()
     with sharing():
         found = [counted.norm(model, task, 3) for _ in range(3)]
@@ -75,7 +75,7 @@ def test_within_an_evaluation_it_computes_once() -> None:
     assert all(value is found[0] for value in found)
 
 
-def test_for_other_arguments_it_computes_again() -> None:
+def test_a_shared_function_computes_again_for_other_arguments() -> None:
     (model, task, _), (other, another, _), counted = setting(), setting(), Counted()
     with sharing():
         for arguments in ((model, task), (other, task), (model, another), (model, task, 3)):
@@ -86,7 +86,7 @@ def test_for_other_arguments_it_computes_again() -> None:
     assert counted.calls == 5
 
 
-def test_outside_of_an_evaluation_nothing_is_kept() -> None:
+def test_nothing_is_kept_outside_of_an_evaluation() -> None:
     (model, task, _), counted = setting(), Counted()
     for _ in range(2):
         counted.norm(model, task)

@@ -79,7 +79,7 @@ def test_an_ideal_model_stays_as_it_is(scale: Any, kq: str):
     assert after(probe(task, model, strength=3), "ideal_all") > learned + 0.05
 
 
-def test_as_learned_the_model_has_its_own_accuracy():
+def test_the_model_as_learned_has_its_own_accuracy():
     task, model = setting()
     batch = task.sample(32, generator(0, "batch"))
     assert after(probe(task, model), "learned") == as_row(role_metrics(model, batch))["eval/in_context_accuracy"]
@@ -133,7 +133,7 @@ def test_a_model_without_memories_is_refused():
         probe(task, model)
 
 
-def test_where_some_memories_fit_those_are_transplanted():
+def test_only_memories_that_fit_are_transplanted():
     task, model = setting("quickstart.yaml", model__attention={"kq": "joint", "ov": "factored", "d_head": 16})
     assert set(probe(task, model).metrics) == {name for name in NAMES if "W_OV2" not in name}
     task, model = setting("bigram/one_layer.yaml")

@@ -127,7 +127,7 @@ def test_the_model_as_it_acts_has_the_ranks_that_are_told(model: ToyTransformer)
             assert (torch.linalg.matrix_rank(W) == ranks[f"blocks.{layer}.attn.{product}"]).all()
 
 
-def test_at_full_rank_the_model_says_the_same(model: ToyTransformer, task: BigramTask):
+def test_a_model_at_full_rank_says_the_same(model: ToyTransformer, task: BigramTask):
     with torch.no_grad():
         expected = model(tokens(task))
         for name, rank in matrix_ranks(model).items():
@@ -166,7 +166,7 @@ def test_only_the_chosen_matrix_changes(model: ToyTransformer):
         assert moved == {f"{block}.{w}" for w in pair} & set(dict(model.named_parameters()))
 
 
-def test_without_its_second_matrix_a_feed_forward_part_is_as_good_as_absent(task: BigramTask):
+def test_a_feed_forward_part_without_W_out_adds_nothing(task: BigramTask):
     model = make_model()
     absent = make_model(feed_forward={"kind": "relu", "layers": [0]})
     kept = {name: W for name, W in model.state_dict().items() if not name.startswith("blocks.1.mlp.")}
@@ -217,7 +217,7 @@ def test_metrics_are_those_of_a_model_that_is_changed_by_hand(task: BigramTask):
     assert dict(result.metrics) == pytest.approx(expected, abs=1e-5)
 
 
-def test_by_default_every_feed_forward_weight_and_every_W_OV_is_truncated(task: BigramTask):
+def test_every_feed_forward_weight_and_W_OV_is_truncated_by_default(task: BigramTask):
     result = probe(make_model(d_model=20), task)
     found = {name.partition("/")[2] for name in result.metrics if name.count("/") == 1}
     matrices = [f"blocks.{layer}.{part}" for layer in (0, 1) for part in ("mlp.W_in", "mlp.W_out", "attn.W_OV")]
@@ -263,7 +263,7 @@ def test_nothing_to_truncate_is_an_empty_figure(task: BigramTask):
     assert len(result.figure().data) == 0
 
 
-def test_where_nothing_is_scored_or_the_model_diverged_nothing_is_measured(task: BigramTask):
+def test_nothing_is_measured_without_scores_or_after_divergence(task: BigramTask):
     broken = make_model()
     with torch.no_grad():
         broken.feed_forward(1).W_out.fill_(torch.nan)

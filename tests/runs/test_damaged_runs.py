@@ -165,7 +165,7 @@ def _stopped_copy(runs: dict[str, toytf.Run], tmp_path: Path) -> Path:
     return out
 
 
-def test_a_flipped_byte_of_the_optimiser_is_found_and_the_run_goes_on_without_that_checkpoint(
+def test_a_flipped_byte_costs_one_checkpoint_and_no_more(
     runs: dict[str, toytf.Run], invoke: "Callable[..., Ended]", tmp_path: Path
 ) -> None:
     out = _stopped_copy(runs, tmp_path)
@@ -184,9 +184,7 @@ def test_a_flipped_byte_of_the_optimiser_is_found_and_the_run_goes_on_without_th
     _ends_as(out, runs["training, finished"])
 
 
-def test_without_the_checkpoints_of_an_early_seed_no_row_of_a_later_one_is_lost(
-    runs: dict[str, toytf.Run], tmp_path: Path
-) -> None:
+def test_lost_checkpoints_of_one_seed_cost_no_row_of_another(runs: dict[str, toytf.Run], tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(runs["training, finished"].directory, out)
     for path in [*(out / "checkpoints").glob("seed0-*"), out / "summary.json"]:
@@ -236,9 +234,7 @@ def _ends_as(out: Path, whole: toytf.Run) -> None:
             assert (out / path.relative_to(whole.directory)).read_bytes() == path.read_bytes(), path.name
 
 
-def test_half_of_a_later_checkpoint_does_not_stand_in_the_way_once_the_run_went_on(
-    runs: dict[str, toytf.Run], tmp_path: Path
-) -> None:
+def test_half_of_a_checkpoint_does_not_stop_a_resumed_run(runs: dict[str, toytf.Run], tmp_path: Path) -> None:
     out = _stopped_copy(runs, tmp_path)
     last_checkpoint(out, "safetensors", seed=1).unlink()
     toytf.run(out / "config.yaml", out=out, resume=True)

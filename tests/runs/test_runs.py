@@ -39,7 +39,7 @@ def command_run(
     return command("run", tiny_config, cwd=folder), folder
 
 
-def test_a_run_prints_its_directory_last_which_is_named_by_config_and_hash(
+def test_a_run_prints_its_directory_last_named_by_config_and_hash(
     command_run: tuple["subprocess.CompletedProcess[str]", Path], tiny_config: Path
 ) -> None:
     ended, folder = command_run
@@ -118,7 +118,7 @@ def test_a_run_that_diverges_ends_with_1_and_one_sentence(
     assert "train.optimizer.lr" in ended.err.splitlines()[-1]
 
 
-def test_with_two_seeds_the_summary_has_their_mean_and_spread(two_seeds_run: toytf.Run) -> None:
+def test_the_summary_of_two_seeds_has_their_mean_and_spread(two_seeds_run: toytf.Run) -> None:
     summary, history = two_seeds_run.summary, two_seeds_run.history
     last = history[history["step"] == 2].set_index("seed")
     means = [name for name in summary if not name.endswith("/std")]
@@ -206,7 +206,7 @@ def test_the_page_of_several_runs_is_beside_the_first_unless_told(
     assert re.search(r"<h\d[^>]*>\s*b\s*<", written.read_text(encoding="utf-8"))
 
 
-def test_where_the_page_of_several_runs_cannot_be_written_one_line_says_so(
+def test_a_page_of_several_runs_that_cannot_be_written_is_named(
     in_two_folders: Path, invoke: "Callable[..., Ended]"
 ) -> None:
     (in_two_folders / "runs" / "compare.html").mkdir()
@@ -261,7 +261,7 @@ def test_a_probe_from_python_has_metrics_and_a_figure(tiny_run: toytf.Run) -> No
     assert isinstance(result.figure(), go.Figure)
 
 
-def test_from_python_a_mistake_is_an_exception_and_no_exit(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_mistake_from_python_is_an_exception_and_no_exit(tiny_config: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match='did you mean "steps"'):
         toytf.run(tiny_config, {"train.stepz": 2}, out=tmp_path / "run")
     with pytest.raises(UserError, match="not a run directory"):
@@ -271,7 +271,7 @@ def test_from_python_a_mistake_is_an_exception_and_no_exit(tiny_config: Path, tm
 # --- wandb
 
 
-def test_by_default_wandb_writes_offline_into_the_run_directory(
+def test_wandb_writes_offline_into_the_run_directory_by_default(
     command: "Command", tiny_config: Path, tmp_path: Path
 ) -> None:
     assert load_config(QUICKSTART).logging.wandb == "offline"

@@ -166,7 +166,7 @@ def test_a_probe_can_be_run_on_an_entry(run: toytf.Run, invoke: "Callable[..., E
     assert invoke("probe", run.directory, "--probe", "noise", "--on", "same").out == plain.out
 
 
-def test_from_python_too(run: toytf.Run):
+def test_a_probe_from_python_can_be_run_on_an_entry(run: toytf.Run):
     assert run.probe("noise", on="clean").metrics["noise/attention_noise"] == 0
     assert run.probe("noise").metrics["noise/attention_noise"] > 0
     assert run.batch(3, on="short").tokens.shape == (3, 8)

@@ -84,7 +84,7 @@ def test_the_counter_of_waits_would_notice_one() -> None:
     assert set(waits.seen) >= {"index", "_local_scalar_dense"}
 
 
-def test_only_unfrozen_parameters_move_and_the_schedule_frees_them_at_its_step(tmp_path: Path) -> None:
+def test_parameters_move_from_the_step_that_unfreezes_them(tmp_path: Path) -> None:
     freed = "blocks.1.attn.W_K"
     run = toytf.run(
         "configs/quickstart.yaml",
@@ -107,7 +107,7 @@ def test_only_unfrozen_parameters_move_and_the_schedule_frees_them_at_its_step(t
     assert history[f"norm/{freed}"].isna().tolist() == [True, True, False]
 
 
-def test_divergence_stops_with_a_sentence_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(RunFailed, match=r"diverged by step \d+.*last good checkpoint is at step \d+") as failure:
         toytf.run(
@@ -160,7 +160,7 @@ def test_a_metric_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
         train(learner, config.train, CheckpointStore(tmp_path, 0), MetricsFile(tmp_path / "metrics.jsonl"), Watch())
 
 
-def test_frozen_until_a_step_with_nothing_to_train_before_it_is_refused(tmp_path: Path) -> None:
+def test_a_schedule_with_nothing_to_train_at_first_is_refused(tmp_path: Path) -> None:
     overrides = {**TINY, "model.freeze": ["*"], "model.unfreeze": {5: ["blocks.1.attn.W_K"]}}
     with pytest.raises(UserError, match="nothing to train before step 5"):
         toytf.run("configs/quickstart.yaml", overrides, out=tmp_path / "run")
@@ -214,7 +214,7 @@ def test_the_loss_is_the_mean_over_the_positions_of_its_role(role: str, expected
     assert learner.backward(0).item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 
-def test_a_trainer_frees_parameters_at_their_step_and_stops_when_it_is_left() -> None:
+def test_a_trainer_unfreezes_at_its_step_and_stops_when_it_is_left() -> None:
     freed = "blocks.1.attn.W_K"
     frozen = {"model.freeze": ["embed.*", "pos_embed.*", "unembed.*", "blocks.0.*", freed]}
     learner, config = make_learner({**frozen, "model.unfreeze": {3: [freed]}})
@@ -241,7 +241,7 @@ def test_the_quickstart_reaches_what_four_seeds_reached_before(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_without_the_last_feed_forward_part_noise_turns_into_recall(tmp_path: Path) -> None:
+def test_noise_turns_into_recall_without_the_last_feed_forward_part(tmp_path: Path) -> None:
     """Chen, Bruna, Bietti 2024: P(τ) ≈ α on clean prompts, far less without that part, and accuracy rises."""
     changes = {"logging.wandb": "off", "seeds": [0], "train.steps": 400}
     summary = toytf.run("configs/bigram/noisy.yaml", changes, out=tmp_path / "run").summary

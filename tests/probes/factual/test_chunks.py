@@ -158,13 +158,13 @@ def due(task: FactualTask, model: ToyTransformer, step: int, **fields: Any) -> s
     return set(asked)
 
 
-def test_with_few_facts_probes_are_done_at_every_evaluation() -> None:
+def test_probes_of_few_facts_run_at_every_evaluation() -> None:
     task, model = setting()
     assert due(task, model, 2) == {*OF_FACTS} - {"fact_ratios"}
     assert due(task, model, 4) == {*OF_FACTS}
 
 
-def test_with_many_facts_all_but_the_first_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_of_many_facts_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """15 facts, where 14 are already many."""
     task, model = setting()
     monkeypatch.setattr(fact_tables, "MANY_FACTS", 15)
@@ -174,7 +174,7 @@ def test_with_many_facts_all_but_the_first_wait_for_the_end(monkeypatch: pytest.
     assert due(task, model, 4) == {*OF_FACTS}
 
 
-def test_what_is_said_counts_more_than_how_many_facts_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_schedule_wins_over_the_number_of_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     task, model = setting()
     assert due(task, model, 2, when="end") == set()
     monkeypatch.setattr(fact_tables, "MANY_FACTS", 14)

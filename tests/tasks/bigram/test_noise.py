@@ -100,7 +100,7 @@ def test_the_noise_at_one_occurrence_says_nothing_about_the_next():
         assert row[1] / row.sum() == pytest.approx(alpha, abs=4 * math.sqrt(alpha * (1 - alpha) / row.sum()))
 
 
-def test_where_no_trigger_stands_the_bigrams_are_those_of_the_text():
+def test_bigrams_are_those_of_the_text_where_there_is_no_trigger():
     task, plain = make(0.5), make(None)
     assert torch.equal(task.bigram, plain.bigram)
     batch = sample(task, 1500)
@@ -132,7 +132,7 @@ def test_probability_0_gives_the_sequences_of_no_noise(variant: str):
         assert torch.equal(clean.roles[name], plain.roles[name])
 
 
-def test_the_noise_changes_neither_the_triggers_nor_their_outputs_nor_the_first_token():
+def test_noise_leaves_triggers_outputs_and_the_first_token_alone():
     noisy, plain = (sample(make(p, triggers="random"), 50) for p in (0.7, None))
     for name in ("triggers", "outputs"):
         assert torch.equal(noisy.latents[name], plain.latents[name])
@@ -149,7 +149,7 @@ def test_the_default_noise_is_an_exclamation_mark():
 # A token of its own
 
 
-def test_an_extra_token_is_one_more_and_has_no_other_place_in_the_distributions():
+def test_an_extra_token_has_no_other_place_in_the_distributions():
     task, plain = make(0.5, "extra"), make(None)
     assert task.token_names == task.output_names == (*plain.token_names, "τ")
     assert task.noise == (0.5, N)
@@ -175,7 +175,7 @@ def test_an_extra_token_comes_only_after_triggers_and_is_none(variant: str):
     assert batch.roles["global"][batch.tokens == N].all()
 
 
-def test_even_if_every_character_is_a_random_trigger_the_extra_token_is_none():
+def test_the_extra_token_is_never_a_random_trigger():
     task = make(0.5, "extra", triggers="random", n_tokens=6, n_triggers=6)
     assert (sample(task).latents["triggers"].sort(1).values == torch.arange(6)).all()
 
@@ -235,7 +235,7 @@ def test_a_probability_is_from_0_to_below_1(probability: float):
 # Levels
 
 
-def test_without_noise_every_output_that_was_shown_is_known():
+def test_every_shown_output_is_known_without_noise():
     references = make(0.0).references()
     for role in ("in_context", "untrapped", "clean_start"):
         assert references[role, "loss"].ideal == 0
@@ -243,7 +243,7 @@ def test_without_noise_every_output_that_was_shown_is_known():
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
-def test_who_knows_the_output_is_left_with_the_entropy_of_the_noise_and_who_does_not_with_the_distribution(
+def test_the_best_loss_in_context_depends_on_whether_the_output_is_known(
     alpha: float,
 ):
     """Known: some earlier occurrence of the trigger was followed by something else than τ; one position at a time."""
@@ -266,7 +266,7 @@ def test_who_knows_the_output_is_left_with_the_entropy_of_the_noise_and_who_does
 
 @pytest.mark.parametrize("token", ["!", "extra"])
 @pytest.mark.parametrize("outputs", ["uniform", "bigram"])
-def test_who_does_not_know_it_yet_is_left_with_the_distribution_of_output_and_noise(token: str, outputs: str):
+def test_the_best_loss_at_first_sight_is_the_entropy_of_output_and_noise(token: str, outputs: str):
     """(1 − α) π_o(·|q) + α δ_τ, one position at a time."""
     alpha = 0.35
     task = make(alpha, token, outputs=outputs)
@@ -347,7 +347,7 @@ def test_the_memory_of_the_noise_maps_each_trigger_to_it():
     assert torch.equal(stored.weights, task.unigram[1:4])
 
 
-def test_what_is_never_a_trigger_is_asked_for_by_no_memory_of_triggers():
+def test_no_memory_of_triggers_asks_for_what_is_never_one():
     task = make(0.5, "extra", triggers="random")
     memories = task.memories(model_for(task, feed_forward={"kind": "relu"}))
     for name in ("W_KQ2", "FF2_noise"):

@@ -100,7 +100,7 @@ def test_a_file_keeps_its_names_and_their_order(tmp_path: Path) -> None:
     assert table.largest_set == 3
 
 
-def test_columns_may_stand_in_any_order_with_spaces_empty_lines_a_mark_and_repeated_facts(tmp_path: Path) -> None:
+def test_columns_spaces_empty_lines_and_repeated_facts_are_free(tmp_path: Path) -> None:
     content = "\ufeffattribute, subject ,relation\nParis,France,capital\n\n Paris , France , capital \n"
     table = read_table(file(tmp_path, content))
     assert (table.subject_names, table.relation_names, table.answer_names) == (("France",), ("capital",), ("Paris",))

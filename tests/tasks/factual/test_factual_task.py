@@ -62,7 +62,7 @@ sizes = st.fixed_dictionaries(
 
 
 @given(sizes)
-def test_a_sequence_holds_one_subject_one_relation_noise_and_at_its_end_the_end_token(fields: dict[str, Any]) -> None:
+def test_a_sequence_has_one_subject_one_relation_noise_and_its_end(fields: dict[str, Any]) -> None:
     task = make(**fields)
     batch = drawn(task)
     is_subject, is_relation = (
@@ -89,7 +89,7 @@ def test_the_target_is_what_the_table_has_for_the_two(fields: dict[str, Any]) ->
     assert batch.last == 1
 
 
-def test_subject_and_relation_stand_anywhere_before_the_end() -> None:
+def test_subject_and_relation_are_anywhere_before_the_end() -> None:
     """Each of the 7 · 6 pairs of places has probability 1/42: 4200 sequences, five standard errors of 100 are 50."""
     task = small()
     batch = drawn(task, 4200)
@@ -100,7 +100,7 @@ def test_subject_and_relation_stand_anywhere_before_the_end() -> None:
     assert (counts + torch.eye(7) * 100 - 100).abs().max() < 50
 
 
-def test_every_fact_is_asked_as_often_as_the_others_unless_exponents_say_otherwise() -> None:
+def test_facts_are_equally_frequent_unless_exponents_are_given() -> None:
     even = torch.bincount(drawn(small(), 12_000).latents["fact"], minlength=12)
     assert (even - 1000).abs().max() < 5 * math.sqrt(1000)
     zipf = small(subject_exponent=1.0, relation_exponent=2.0)
@@ -225,7 +225,7 @@ def test_any_role_can_be_trained_on(role: str, tmp_path: Path) -> None:
     assert loss.iloc[-1] < loss.iloc[0] / 2
 
 
-def test_the_pairs_of_the_feed_forward_part_are_keyed_by_what_attention_makes_of_them() -> None:
+def test_feed_forward_pairs_are_keyed_by_the_output_of_attention() -> None:
     task = small()
     config = ModelConfig.model_validate(
         {
@@ -297,7 +297,7 @@ STRANGE = (
 )
 
 
-def test_thousands_of_facts_with_any_names_are_trained_resumed_and_shown(tmp_path: Path) -> None:
+def test_thousands_of_facts_with_any_names_can_be_trained(tmp_path: Path) -> None:
     """Names are text: nothing in them is looked up, obeyed or lost, and no number of them is too many for a run."""
     import toytf
 
@@ -322,7 +322,7 @@ def test_thousands_of_facts_with_any_names_are_trained_resumed_and_shown(tmp_pat
     assert len(again.probe("facts").failures["facts/accuracy"]) == 10
 
 
-def test_facts_can_stand_in_the_config_itself() -> None:
+def test_facts_can_be_in_the_config_itself() -> None:
     task = make(facts=[["France", "capital", "Paris"], ["Italy", "capital", "Rome"]])
     assert task.output_names == ("Paris", "Rome")
     with pytest.raises(ValueError, match='"France, capital" has two answers, "Paris" and "Lyon"'):

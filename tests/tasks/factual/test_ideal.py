@@ -107,7 +107,7 @@ def test_more_facts_need_more_of_everything() -> None:
     assert accuracy(task, ideal(task, 128, (8, 8), 512, beta={"FF1": 1.0}), draws=1) == pytest.approx(0.84, abs=0.03)
 
 
-def test_at_gain_one_what_heads_copy_drowns_the_pairs() -> None:
+def test_what_heads_copy_drowns_the_pairs_at_gain_one() -> None:
     task = the_task()
     assert 0.4 < accuracy(task, ideal(task, 64, (8, 4), 128, beta={"FF1": 1.0})) < 0.7  # .47–.63
     assert accuracy(task, ideal(task, 64, (8, 4), 128, beta={"FF1": 10.0})) >= 0.97  # .973–1.0
@@ -136,7 +136,7 @@ def test_sums_of_answers_know_every_fact_in_768_dimensions(keys: str, heads: tup
     assert accuracy(task, ideal(task, 768, heads), draws=1) == 1
 
 
-def test_the_best_additive_values_need_little_more_than_relations_plus_answers() -> None:
+def test_additive_values_need_little_more_than_relations_plus_answers() -> None:
     # R + D = 24: .73–.84 at d = 24 after many steps, all at d = 32; R + D = 40: .49 at d = 32. Fewer steps know less.
     assert additive_accuracy(24, "optimised", seed=0, steps=1000) < 0.85
     assert additive_accuracy(32, "optimised", seed=0, steps=2500) == 1
@@ -160,7 +160,7 @@ def test_hebbian_pairs_need_very_many_hidden_units() -> None:
 
 
 @pytest.mark.parametrize("width", [None, 192], ids=["attention only", "with hidden units"])
-def test_logits_are_a_sum_over_subject_and_relation_only_without_hidden_units(width: int | None) -> None:
+def test_logits_without_hidden_units_add_up_over_subject_and_relation(width: int | None) -> None:
     task = the_task()
     batch = task.every_fact(1, generator(0, "test"))
     with torch.no_grad():
@@ -204,7 +204,7 @@ def test_heads_that_are_not_needed_are_silent() -> None:
 
 
 @pytest.mark.parametrize(("last", "size"), [("eos", 15), ("relation", 12)])
-def test_a_head_with_more_room_than_dimensions_has_no_more_tokens_than_have_duals(last: str, size: int) -> None:
+def test_a_wide_head_has_no_more_tokens_than_have_duals(last: str, size: int) -> None:
     """At d = 16 one token asks, or four relations do: φ W_OV = φ for the tokens of a head, and 0 where it rests."""
     task = the_task((20, 4, 2), last=last, n_noise=1)
     model = ideal(task, 16, (3, 32), 64)

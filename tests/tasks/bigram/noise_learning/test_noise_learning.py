@@ -57,7 +57,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
 # --- the contexts
 
 
-def test_a_context_ends_in_the_trigger_and_only_triggers_are_followed_by_noise() -> None:
+def test_contexts_end_in_the_trigger_and_noise_follows_only_triggers() -> None:
     contexts = contexts_of(0.5, 5, 200, 2, seq_len=12)
     tokens = contexts.tokens
     assert tokens.shape == (2, 200, 12)
@@ -119,7 +119,7 @@ def test_a_token_that_was_never_met_is_not_recalled() -> None:
     assert recalled(attention_step(contexts, 4)).tolist() == [2 / 4]
 
 
-def test_in_the_mean_the_entries_are_those_of_the_population() -> None:
+def test_entries_are_those_of_the_population_on_average() -> None:
     """N = 16, T = 32, 20 × 4096 contexts. Standard errors: 0.0017 of α − 1/V; 1 % of the others.
 
     The population entries hold up to 1/T and 1/N: 0.1 for the row, twice that for what copying adds.
@@ -204,7 +204,7 @@ def test_the_samples_needed_are_those_from_which_on_the_level_is_kept() -> None:
     assert samples_needed([2, 4], [0.9, 0.4], 0.5) is None
 
 
-def test_where_a_recall_never_gets_to_the_level_theory_stands_alone() -> None:
+def test_theory_is_alone_where_recall_never_reaches_the_level() -> None:
     """Feed-forward does as theory says, attention never does."""
     study = NoiseLearning(load_config(TINY))
     recalls = [
@@ -239,7 +239,7 @@ def test_where_a_recall_never_gets_to_the_level_theory_stands_alone() -> None:
 # --- the experiment
 
 
-def test_beside_every_recall_stand_theory_and_chance(tiny: toytf.Run) -> None:
+def test_every_recall_has_theory_and_chance_beside_it(tiny: toytf.Run) -> None:
     summary = tiny.summary
     for part, predicted in (
         ("FF", theory.feed_forward_recall(8, 0.5, 16)),

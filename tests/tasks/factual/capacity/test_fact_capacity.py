@@ -157,7 +157,7 @@ def test_a_training_can_be_stopped_between_two_looks() -> None:
 # --- the search
 
 
-def test_a_search_ends_between_a_table_that_was_learned_and_one_that_was_not() -> None:
+def test_a_search_ends_between_a_learned_table_and_one_that_is_not() -> None:
     study, case = capacity_study(), FactCapacityCase(8, 1.0, 2.0)
     bracket, n_trainings = study.search(case, 0)
     assert bracket.infeasible is not None
@@ -168,7 +168,7 @@ def test_a_search_ends_between_a_table_that_was_learned_and_one_that_was_not() -
     assert n_trainings >= 2
 
 
-def test_beside_every_capacity_stand_its_bracket_and_what_a_parameter_holds(tiny: toytf.Run) -> None:
+def test_every_capacity_has_its_bracket_and_facts_per_parameter(tiny: toytf.Run) -> None:
     study, seen = FactCapacity(tiny.config), 0
     for row in map(json.loads, tiny.metrics_file.read_text().splitlines()):
         for case in study.cases():
@@ -205,7 +205,7 @@ def test_the_power_and_the_gain_are_those_of_the_capacities(tiny: toytf.Run) -> 
         assert row["feed_forward_gain/all"] == pytest.approx(np.prod(gains) ** (1 / 3))  # their geometric mean
 
 
-def test_the_line_of_the_paper_stands_beside_the_tables_it_is_for(tmp_path: Path) -> None:
+def test_the_line_of_the_paper_is_beside_the_tables_it_is_for(tmp_path: Path) -> None:
     small = {"steps": 1, "check_sequences": 8, "dimensions": [4]}
     run = toytf.run({**TINY, **small, "n_answers": None}, out=tmp_path / "run")
     assert run.summary["theory/capacity/d4_a1_b2"] == pytest.approx(0.15 * 128)
@@ -214,7 +214,7 @@ def test_the_line_of_the_paper_stands_beside_the_tables_it_is_for(tmp_path: Path
     assert not any(name.startswith("theory/capacity") for name in square.summary)
 
 
-def test_if_even_the_smallest_table_fails_there_is_no_capacity(hopeless: toytf.Run) -> None:
+def test_there_is_no_capacity_if_the_smallest_table_fails(hopeless: toytf.Run) -> None:
     assert hopeless.finished
     for case in ("d4_a1_b2", "d8_a1_b2"):
         assert hopeless.summary[f"failed/{case}"] == 1
@@ -247,7 +247,7 @@ def test_a_case_that_fails_in_one_seed_is_marked_in_all(tmp_path: Path, monkeypa
 # --- the grid
 
 
-def test_the_grid_has_an_accuracy_for_every_cell_and_more_room_learns_more(grid: toytf.Run) -> None:
+def test_every_cell_has_an_accuracy_and_more_room_learns_more(grid: toytf.Run) -> None:
     names = {f"accuracy/H{H}_m{m}" for H in (1, 4) for m in (0, 8, 16)}
     assert names == {name for name in grid.summary if not name.endswith("/std")}
     assert grid.summary["accuracy/H4_m16"] > grid.summary["accuracy/H1_m0"] + 0.1

@@ -76,7 +76,7 @@ def test_the_closed_forms_hold_to_15_percent(notebook: toytf.Run) -> None:
     assert measured == pytest.approx(predicted, rel=0.15)
 
 
-def test_between_the_stages_the_loss_is_ln_8_and_answers_follow_the_relation(notebook: toytf.Run) -> None:
+def test_the_loss_between_the_stages_is_ln_8(notebook: toytf.Run) -> None:
     history = notebook.history.set_index("step")
     on_plateau = history.loc[2600:3300]
     assert len(on_plateau) > 40
@@ -185,7 +185,7 @@ def test_learned_facts_go_on_to_zero_loss_like_one_over_t() -> None:
     assert 0 < row["tail/exponent/error"] < 0.01
 
 
-def test_sampled_sequences_give_the_same_stages_and_one_right_answer_in_eight() -> None:
+def test_sampled_sequences_give_the_same_stages_and_plateau() -> None:
     """At lr = 0.25 the flow has 676 and 1753; evaluations are 16 steps apart, and noise moves stages by more."""
     (row,) = last_rows(method="sgd", batch_size=512, lr=0.25, steps=2400, evaluate_every=16)
     assert row["stage/relation"] == pytest.approx(676, abs=40)
@@ -221,7 +221,7 @@ def test_numbers_of_the_plateau_are_means_over_its_middle_half(evaluations: int,
         assert row[f"plateau/{name}"] == pytest.approx(np.mean(values[counted]), rel=1e-12)
 
 
-def test_on_the_plateau_of_a_random_table_the_likeliest_answer_of_a_relation_is_right() -> None:
+def test_the_plateau_of_a_random_table_gives_the_likeliest_answers() -> None:
     """Σ_r p(r) max_a p(a|r): of 16 subjects, so many have the answer of which a relation has most."""
     config: dict[str, Any] = {"table": "random", "method": "sgd", "batch_size": 512, "lr": 0.25, "steps": 8}
     (row,) = last_rows(**config)
@@ -313,7 +313,7 @@ def test_scales_that_are_almost_the_same_have_names_of_their_own(tmp_path: Path)
     assert {"weights/relation", "weights/relation/a0.010000001"} <= set(both.summary)
 
 
-def test_references_stand_once_in_the_last_row(whole: toytf.Run) -> None:
+def test_references_are_in_the_last_row_alone(whole: toytf.Run) -> None:
     rows = [json.loads(line) for line in whole.metrics_file.read_text().splitlines()]
     for row in rows:
         there = {name.partition("/")[0] for name in row} & {"ideal", "theory", "chance"}
@@ -333,7 +333,7 @@ def test_a_table_has_the_scale_and_the_part_of_every_stage_as_columns(whole: toy
 
 
 @pytest.mark.parametrize("rows", [0, 1, 12, 13, 20, 27, 50])
-def test_killed_after_any_row_and_resumed_it_ends_the_same(
+def test_a_run_killed_after_any_row_and_resumed_ends_the_same(
     rows: int, whole: toytf.Run, ends_the_same: "EndsTheSame"
 ) -> None:
     """A curve has 13 rows: one that is done is not drawn again, one that is not is done anew without double rows."""
