@@ -56,9 +56,7 @@ def test_a_capacity_names_the_best_rule_first_beside_theory(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("goal", [1e-4, 0.99])  # what every model reaches, and what none does in ten steps
-def test_a_grid_of_models_says_how_many_learn_and_which_is_the_smallest_or_the_best(
-    goal: float, tmp_path: Path
-) -> None:
+def test_a_grid_says_how_many_models_learn_and_which_is_best(goal: float, tmp_path: Path) -> None:
     run, story = ended("factual/heatmap_quick", tmp_path, goal=goal)
     reached = [run.summary[f"accuracy/H{H}_m{m}"] for H in (3, 6) for m in (1, 8)]
     n = sum(accuracy >= goal for accuracy in reached)

@@ -83,7 +83,7 @@ def watch(experiment: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callabl
     return install
 
 
-def test_interrupted_it_says_how_to_go_on_and_ends_the_same(
+def test_an_interrupted_study_says_how_to_continue_and_ends_the_same(
     config: Path,
     whole: toytf.Run,
     watch: Callable[[Callable[[int], None]], list[Any]],
@@ -110,7 +110,7 @@ def test_interrupted_it_says_how_to_go_on_and_ends_the_same(
     _is_the_same(toytf.Run.open(tmp_path / "run"), whole)
 
 
-def test_interrupted_from_python_it_raises(
+def test_an_interrupted_study_raises_from_python(
     config: Path, watch: Callable[[Callable[[int], None]], list[Any]], tmp_path: Path
 ) -> None:
     watch(lambda job: signal.raise_signal(signal.SIGINT) if job == 1 else None)

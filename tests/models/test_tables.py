@@ -111,7 +111,7 @@ def test_large_scores_give_no_gradient_that_is_not_a_number():
 
 
 @pytest.mark.parametrize("shape", sorted(BY_TABLES))
-def test_it_runs_on_the_meta_device(shape: str):
+def test_the_forward_by_tables_runs_on_the_meta_device(shape: str):
     model = build(BY_TABLES[shape]).to("meta")
     assert fast_forward(model, torch.zeros(5, T, dtype=torch.long, device="meta")).shape == (5, T, N_OUT)
 
@@ -163,7 +163,7 @@ for shape in {shapes!r}:
 """
 
 
-def test_it_is_captured_as_one_graph():
+def test_the_forward_by_tables_is_captured_as_one_graph():
     # In its own process: the shape checks of the tests cannot be captured, and users run without them.
     shapes = [BY_TABLES[name] for name in ("simplified", "three joint heads", "relu feed-forward")]
     shapes.append({"n_layers": 1, "position": "none"})  # at its last position by token counts

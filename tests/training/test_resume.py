@@ -61,7 +61,7 @@ def wait_for_rows(out: Path, rows: int, process: "subprocess.Popen[bytes]") -> N
 
 
 @pytest.mark.parametrize("trial", range(2))
-def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(
+def test_a_run_killed_at_random_steps_and_resumed_has_the_same_bits(
     config: Path, uninterrupted: Path, tmp_path: Path, trial: int
 ) -> None:
     chance = random.Random(trial)
@@ -79,7 +79,7 @@ def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(
     assert record(out) == record(uninterrupted)
 
 
-def test_interrupted_it_saves_says_how_to_go_on_and_does(config: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_saves_and_says_how_to_continue(config: Path, uninterrupted: Path, tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
         [COMMAND, "run", config, "--out", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -111,7 +111,7 @@ def test_seeds_are_summarised_by_mean_and_standard_deviation(uninterrupted: Path
     assert all(isinstance(value, float) for value in summary.values())
 
 
-def test_killed_before_its_last_file_it_is_completed(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_last_file_is_completed(uninterrupted: Path, tmp_path: Path) -> None:
     out = tmp_path / "copy"
     shutil.copytree(uninterrupted, out)
     (out / "summary.json").unlink()

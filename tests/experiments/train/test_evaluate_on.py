@@ -119,7 +119,7 @@ def test_when_can_be_chosen(tmp_path: Path):
     assert all("truncated/blocks.1.mlp.W_out_rho0" in row for row in found)
 
 
-def test_training_does_not_depend_on_it(run: toytf.Run, tmp_path: Path):
+def test_training_does_not_depend_on_evaluate_on(run: toytf.Run, tmp_path: Path):
     alone = toytf.run({**CONFIG, "evaluate_on": {}}, out=tmp_path / "run")
     assert not any("@" in name for row in rows(alone) for name in row)
     for with_others, without in zip(rows(run), rows(alone), strict=True):
@@ -128,7 +128,7 @@ def test_training_does_not_depend_on_it(run: toytf.Run, tmp_path: Path):
     assert (run.checkpoints / last).read_bytes() == (alone.checkpoints / last).read_bytes()
 
 
-def test_interrupted_and_resumed_a_run_with_others_has_the_same_bytes(
+def test_an_interrupted_run_with_entries_resumes_to_the_same_bytes(
     run: toytf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Stopped after the step at which an evaluation and a checkpoint were just written, as Ctrl-C would."""
@@ -218,7 +218,7 @@ def test_mappings_merge_and_everything_else_replaces():
     assert base == {"a": 1, "b": {"c": 2, "d": [3, 4]}, "e": {"f": 5}}
 
 
-def test_it_is_part_of_the_digest():
+def test_evaluate_on_is_part_of_the_digest():
     with_others, without = load_config(CONFIG), load_config({**CONFIG, "evaluate_on": {}})
     assert toytf.config.sections.digest(with_others) != toytf.config.sections.digest(without)
     assert load_config(with_others.model_dump(mode="json")) == with_others

@@ -31,7 +31,7 @@ def values(run: "toytf.Run", kind: str) -> dict[str, float]:
     return {name.removeprefix(f"{kind}/"): value for name, value in run.probe(kind).metrics.items()}
 
 
-def test_with_a_feed_forward_part_the_facts_are_in_it(with_mlp: "toytf.Run") -> None:
+def test_facts_are_in_the_feed_forward_part_if_there_is_one(with_mlp: "toytf.Run") -> None:
     """Direct path alone .10, feed-forward alone .945, margins 3.2 and 32.6; without either .03 and .95."""
     found = values(with_mlp, "fact_storage")
     assert found["direct"] < 0.25
@@ -44,7 +44,7 @@ def test_with_a_feed_forward_part_the_facts_are_in_it(with_mlp: "toytf.Run") -> 
     assert 0.2 < found["additive_feed_forward"] < 0.6
 
 
-def test_its_values_know_little(with_mlp: "toytf.Run") -> None:
+def test_values_beside_a_feed_forward_part_know_little(with_mlp: "toytf.Run") -> None:
     """Subject recall .29, within the set .31, relation recall .26: above chance, far from 1."""
     found = values(with_mlp, "value_memory")
     assert 0.15 < found["subject_recall"] < 0.45
@@ -84,7 +84,7 @@ def test_trained_attention_is_more_than_a_sum(attention_only: "toytf.Run") -> No
     assert found["table_accuracy"] == pytest.approx(0.47, abs=0.15)
 
 
-def test_its_values_know_half(attention_only: "toytf.Run") -> None:
+def test_values_of_attention_alone_know_half(attention_only: "toytf.Run") -> None:
     """Subject recall .41, within the set .50, relation recall .63."""
     found = values(attention_only, "value_memory")
     assert found["subject_recall"] == pytest.approx(0.41, abs=0.12)

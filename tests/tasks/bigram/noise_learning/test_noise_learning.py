@@ -283,7 +283,7 @@ def test_it_stops_between_steps() -> None:
         list(study.measure(Setting(0.5, 4), 0))
 
 
-def test_resumed_it_ends_the_same(tiny: toytf.Run, ends_the_same: "EndsTheSame") -> None:
+def test_a_resumed_run_ends_the_same(tiny: toytf.Run, ends_the_same: "EndsTheSame") -> None:
     assert len(tiny.history) == 6  # two vocabularies and the fits, two seeds
     for rows in (0, 1, 3, 5):
         ends_the_same(tiny, rows)

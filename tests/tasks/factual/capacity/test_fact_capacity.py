@@ -294,7 +294,7 @@ def test_the_figures_are_drawn(tiny: toytf.Run, grid: toytf.Run, hopeless: toytf
 
 
 @pytest.mark.parametrize("experiment", ["tiny", "grid"])
-def test_resumed_it_ends_the_same(
+def test_a_resumed_run_ends_the_same(
     experiment: str, request: pytest.FixtureRequest, ends_the_same: "EndsTheSame"
 ) -> None:
     whole: toytf.Run = request.getfixturevalue(experiment)
