@@ -8,7 +8,7 @@ from toytf.config.plugins import ProbeConfig
 
 
 class MemoryRecallProbeConfig(ProbeConfig):
-    """How much of each memory that solves the task the learned matrices recall."""
+    """How much the learned matrices recall of each memory that solves the task."""
 
     implementation: ClassVar[str] = "probes.memory_recall:MemoryRecall"
     reads_batch: ClassVar[bool] = False
@@ -19,7 +19,7 @@ class MemoryRecallProbeConfig(ProbeConfig):
 
 
 class HeadsProbeConfig(ProbeConfig):
-    """Which heads attend to the previous token, to the same token, or to what followed it before."""
+    """Which heads attend to the previous token, to an earlier copy of the token, or to what followed that copy."""
 
     implementation: ClassVar[str] = "probes.heads:Heads"
 
@@ -27,7 +27,7 @@ class HeadsProbeConfig(ProbeConfig):
 
 
 class MarginsProbeConfig(ProbeConfig):
-    """By how much each memory prefers the right answer, in units of a generic score."""
+    """By how much each memory prefers the right answer, in standard deviations of a score."""
 
     implementation: ClassVar[str] = "probes.margins:Margins"
     reads_batch: ClassVar[bool] = False
@@ -36,11 +36,11 @@ class MarginsProbeConfig(ProbeConfig):
     worst: PositiveInt = 10
     """How many of the pairs with the smallest margins to name per memory."""
     best: bool = False
-    """Find the largest margin that any matrix reaches on these very vectors, as the ideal. Takes up to seconds."""
+    """Compute the largest margin that any matrix reaches on these vectors, as the ideal. Takes up to seconds."""
 
 
 class ScoresProbeConfig(ProbeConfig):
-    """Where the scores of right answers and of their rivals lie: broad (Hebbian), or narrow, just above the rivals."""
+    """The scores of right answers and their rivals: spread out (Hebbian), or narrow and just above the rivals."""
 
     implementation: ClassVar[str] = "probes.scores:Scores"
     reads_batch: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class ScoresProbeConfig(ProbeConfig):
 
 
 class SpectrumProbeConfig(ProbeConfig):
-    """The singular values of each learned matrix against a Gaussian matrix and a Hebbian one."""
+    """The singular values of each learned matrix, compared with a Gaussian matrix and a Hebbian one."""
 
     implementation: ClassVar[str] = "probes.spectrum:Spectrum"
     reads_batch: ClassVar[bool] = False
@@ -67,18 +67,18 @@ class UtilisationProbeConfig(ProbeConfig):
 
 
 class AlignmentProbeConfig(ProbeConfig):
-    """Each learned matrix beside the ideal one, as scores of its keys and values."""
+    """Each learned matrix compared with the ideal one, as scores of keys and values."""
 
     implementation: ClassVar[str] = "probes.alignment:Alignment"
     reads_batch: ClassVar[bool] = False
 
     kind: Literal["alignment"]
     worst: PositiveInt = 10
-    """How many of the pairs, or rows of a distribution, that are most wrong to name per memory."""
+    """How many of the worst pairs, or rows of a distribution, to name per memory."""
 
 
 class TransplantProbeConfig(ProbeConfig):
-    """What the model does when learned matrices are replaced by the ideal memories, one at a time and all together."""
+    """Accuracy when learned matrices are replaced by the ideal memories, one at a time and all together."""
 
     implementation: ClassVar[str] = "probes.transplant:Transplant"
 
@@ -89,7 +89,7 @@ class TransplantProbeConfig(ProbeConfig):
 
 
 class TruncationProbeConfig(ProbeConfig):
-    """What the model does when one of its matrices keeps only its largest singular values, or is removed (LASER)."""
+    """Accuracy when one matrix keeps only its largest singular values, or is removed (LASER)."""
 
     implementation: ClassVar[str] = "probes.truncation:Truncation"
 
@@ -99,8 +99,8 @@ class TruncationProbeConfig(ProbeConfig):
     """Weights by name, such as blocks.1.mlp.W_out, and products, such as blocks.1.attn.W_OV or W_KQ (default: every
     feed-forward weight and every W_OV)."""
     fractions: tuple[Annotated[float, Field(ge=0, le=1)], ...] = (0.0, 0.1, 0.2, 1.0)
-    """ρ: which part of the rank to keep, rounded down, but at least one singular value; 0 removes the matrix."""
+    """ρ: fractions of the rank to keep, rounded down to at least one singular value; 0 removes the matrix."""
     ranks: tuple[int, ...] = ()
-    """How many singular values to keep, besides the fractions."""
+    """Numbers of singular values to keep, in addition to the fractions."""
     sequences: PositiveInt = 128
-    """How many of the held-out sequences to use: there is one forward for every matrix and every fraction."""
+    """How many held-out sequences to use: every matrix and fraction takes one forward pass."""

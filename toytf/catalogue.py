@@ -23,7 +23,7 @@ def config_schema() -> str:
     """The JSON schema of a config file with everything that is installed, and `base:` for composing files."""
     schema: dict[str, Any] = experiment_schema().json_schema()
     base = {
-        "description": "Configs to build on: files, relative to this one, or names of configs that ship.",
+        "description": "Configs to build on: files, relative to this one, or names of configs that ship with toytf.",
         "type": ["string", "array"],
     }
     for definition in schema.get("$defs", {}).values():

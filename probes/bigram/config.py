@@ -7,7 +7,7 @@ from toytf.errors import UserError
 
 
 class AttentionProbeConfig(ProbeConfig):
-    """Whether layer 1 attends to the previous token and layer 2 to what followed the trigger before."""
+    """Whether layer 1 attends to the previous token, and layer 2 to what followed the trigger earlier."""
 
     implementation: ClassVar[str] = "probes.bigram.attention:AttentionProbe"
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "trigger", "first_seen", "in_context")
@@ -16,7 +16,7 @@ class AttentionProbeConfig(ProbeConfig):
 
 
 class NoiseProbeConfig(ProbeConfig):
-    """Whether the model predicts the noise or the output, what its feed-forward part says, and where layer 2 looks."""
+    """Whether the model, its feed-forward part and the attention of layer 2 follow the noise or the output."""
 
     implementation: ClassVar[str] = "probes.bigram.noise:Noise"
     needs_roles: ClassVar[tuple[str, ...]] = ("all", "in_context")

@@ -16,14 +16,14 @@ class _FactProbeConfig(ProbeConfig):
     needs_roles: ClassVar[tuple[str, ...]] = ("fact", "relation", "within_set")
 
     when: Literal["auto", "always", "end"] = "auto"  # type: ignore[assignment]  # one choice more
-    """At every evaluation of a training (always), only after its last step (end), or at every evaluation if there are
-    at most 2,048 facts, and else only after the last step (auto)."""
+    """At every evaluation of a training (always), only after its last step (end), or auto: always with at most
+    2,048 facts, otherwise end."""
     repeats: PositiveInt = 8
-    """In how many sequences to ask for each fact."""
+    """In how many sequences each fact is asked."""
 
 
 class FactsProbeConfig(_FactProbeConfig):
-    """Which facts are known, each asked for as often as any other."""
+    """Which facts the model knows, each asked equally often."""
 
     implementation: ClassVar[str] = "probes.factual.facts:FactsProbe"
 
@@ -35,7 +35,7 @@ class FactsProbeConfig(_FactProbeConfig):
 
 
 class OwnershipProbeConfig(_FactProbeConfig):
-    """Which head attends to which subject and relation, and whether by the key vector of the construction."""
+    """Which head attends to which subject and relation, and how close its keys are to the construction."""
 
     implementation: ClassVar[str] = "probes.factual.ownership:Ownership"
 
@@ -43,7 +43,7 @@ class OwnershipProbeConfig(_FactProbeConfig):
 
 
 class ValueMemoryProbeConfig(_FactProbeConfig):
-    """Which answers the values of subjects and relations say by themselves."""
+    """Which answers the values of subjects and relations predict by themselves."""
 
     implementation: ClassVar[str] = "probes.factual.value_memory:ValueMemory"
 
@@ -53,7 +53,7 @@ class ValueMemoryProbeConfig(_FactProbeConfig):
 
 
 class AdditivityProbeConfig(_FactProbeConfig):
-    """How much of the logits is a sum of what subject and relation say, and what that sum knows."""
+    """How much of the logits is a sum over subject and relation, and how many facts that sum answers."""
 
     implementation: ClassVar[str] = "probes.factual.additivity:Additivity"
 
@@ -71,7 +71,7 @@ class FactStorageProbeConfig(_FactProbeConfig):
 
 
 class PairMemoryProbeConfig(_FactProbeConfig):
-    """The feed-forward part as a memory of pairs: against least squares, and with the relation exchanged."""
+    """The feed-forward part as a memory of pairs: compared with least squares, and with the relation swapped."""
 
     implementation: ClassVar[str] = "probes.factual.pair_memory:PairMemory"
 
@@ -81,7 +81,7 @@ class PairMemoryProbeConfig(_FactProbeConfig):
 
 
 class ValueAlignmentProbeConfig(_FactProbeConfig):
-    """The values of subjects and relations beside those of the construction."""
+    """The values of subjects and relations, compared with those of the construction."""
 
     implementation: ClassVar[str] = "probes.factual.value_alignment:ValueAlignment"
 
@@ -89,7 +89,7 @@ class ValueAlignmentProbeConfig(_FactProbeConfig):
 
 
 class FactRatiosProbeConfig(_FactProbeConfig):
-    """Facts and bits per parameter, and which theorem says that the model is large enough."""
+    """Facts and bits per parameter, and which theorems say that the model is large enough."""
 
     implementation: ClassVar[str] = "probes.factual.fact_ratios:FactRatios"
     reads_batch: ClassVar[bool] = False

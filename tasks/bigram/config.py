@@ -19,10 +19,10 @@ EXTRA = "extra"
 
 
 class NoiseConfig(Config):
-    """After a trigger, every now and then, one fixed token instead of the output (Chen, Bruna, Bietti 2024)."""
+    """One fixed token that sometimes follows a trigger instead of its output (Chen, Bruna, Bietti 2024)."""
 
     probability: float = Field(ge=0, lt=1)
-    """α: how often, independently at every occurrence of a trigger."""
+    """α: the probability of noise, independent at every occurrence of a trigger."""
     token: str = Field(default="!", min_length=1)
     """A character of the corpus, or "extra": a further token τ that occurs nowhere else; unigrams follow it."""
 
@@ -54,11 +54,11 @@ class BigramConfig(TaskConfig):
     no_repeat: bool = False
     """Never let a trigger be its own output."""
     noise: NoiseConfig | None = None
-    """A token that follows triggers now and then in place of their outputs (default: none)."""
+    """A token that sometimes follows a trigger in place of its output (default: none)."""
     show_latents: bool = False
-    """Put the triggers of the sequence in front of it."""
+    """Put the triggers of a sequence in front of it."""
     corpus: str = SHAKESPEARE
-    """The table that ships, or the path of a UTF-8 text file."""
+    """The bigram table that ships with toytf, or the path of a UTF-8 text file."""
     corpus_sha256: str | None = Field(default=None, validate_default=True)
     """Filled in for a text file, so that a run notices when the text has changed."""
     n_tokens: int = Field(default=65, ge=2)

@@ -108,10 +108,10 @@ class ConstructionConfig(Config):
     """How `model.init: ideal` solves the task; `model.beta` has the strengths W_KQ1 (default 60) and FF1 (10)."""
 
     keys: Literal["least_squares", "hebbian"] = "least_squares"
-    """What heads attend by: exact as long as there are no more tokens than dimensions, or a sum of token vectors."""
+    """How heads find their tokens: exact if there are no more tokens than dimensions, or a sum of token vectors."""
     values: Literal["optimised", "hebbian"] = "optimised"
-    """Without a feed-forward part, what subjects and relations say: tables found by Adam on the cross-entropy, or sums
-    of output vectors."""
+    """Without a feed-forward part, the values of subjects and relations: tables found by Adam on the cross-entropy, or
+    sums of output vectors."""
     pairs: Literal["least_squares", "hebbian"] = "least_squares"
     """With a feed-forward part, how it stores the pairs: by least squares on random hidden units, or by a sum over
     facts, which takes very many hidden units."""
@@ -120,7 +120,7 @@ class ConstructionConfig(Config):
 
 
 class FactualConfig(TaskConfig):
-    """A subject and a relation somewhere among noise, to be answered with the attribute that a fact table has."""
+    """Factual recall: a subject and a relation among noise tokens; the answer is in a table of facts."""
 
     implementation: ClassVar[str] = "tasks.factual.task:FactualTask"
     roles: ClassVar[tuple[str, ...]] = ("fact", "relation", "within_set")
@@ -135,12 +135,12 @@ class FactualConfig(TaskConfig):
     table: Literal["random", "structured"] = "random"
     """random: every answer uniform in A_r; structured: subjects in D groups, a group has one answer per relation."""
     table_seed: NonNegativeInt = 0
-    """Which random table."""
+    """The seed of the random table."""
     pools: Literal["disjoint", "shared"] = "disjoint"
-    """Every relation has answers of its own, or all have the same."""
+    """Whether every relation has its own answers, or all relations share them."""
     facts: FactList | None = None
     """Facts instead of a drawn table: the path of a CSV file with the columns subject, relation and attribute
-    (`configs/…` may be a file that ships), or the facts themselves. A run keeps them in its own facts.json."""
+    (`configs/…`: one that ships with toytf), or the facts themselves. A run keeps them in its own facts.json."""
     subjects: Annotated[tuple[str, ...], Unique] = ()
     """Only these subjects of the file (default: all)."""
     relations: Annotated[tuple[str, ...], Unique] = ()
@@ -152,7 +152,7 @@ class FactualConfig(TaskConfig):
     last: Literal["eos", "relation"] = "eos"
     """What comes last, where the answer is asked for: an end token, or the relation itself."""
     subject_exponent: float = Field(default=0.0, ge=0, le=20)
-    """The k-th subject comes with probability ∝ k^−exponent; 0: all alike."""
+    """The k-th subject has probability ∝ k^−exponent; 0: all are equally likely."""
     relation_exponent: float = Field(default=0.0, ge=0, le=20)
     """The same for relations."""
     construction: ConstructionConfig = ConstructionConfig()

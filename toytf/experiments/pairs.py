@@ -25,14 +25,15 @@ class DataConfig(Config):
     distribution: Literal["sphere", "gaussian"] = "sphere"
     """sphere: all vectors have the same norm; gaussian: independent entries, norms differ."""
     n_answers: Annotated[int, Field(ge=2)] | None = None
-    """f(z) = z mod n_answers; null: every key has an answer of its own."""
+    """f(z) = z mod n_answers; null: every key has its own answer."""
 
 
 class TrainedRulesConfig(Config):
     """How the rules trained_… are trained."""
 
     lr: PositiveFloat = 0.1
-    """Of Adam, on vectors of unit length. A single matrix trains well with up to 3, an MLP with no more than 0.3."""
+    """Learning rate of Adam, on vectors of unit length. A single matrix trains well with up to 3, an MLP with at
+    most 0.3."""
     steps: PositiveInt = 4000
 
 

@@ -10,14 +10,14 @@ from toytf.runs.tracking import LoggingConfig
 
 
 class SeededConfig(ExperimentConfig):
-    """An experiment that is done once per seed."""
+    """An experiment that runs once per seed."""
 
     seeds: Annotated[tuple[int, ...], Unique] = Field(default=(0,), min_length=1)
-    """The experiment is done with each; the summary has their mean and standard deviation."""
+    """The experiment runs once with each; the summary has the mean and standard deviation over seeds."""
     device: str = "auto"
     """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 2
-    """CPU threads; part of the config because sums, and so the last bits, depend on it."""
+    """CPU threads; part of the config because the last bits of a sum depend on it."""
     logging: LoggingConfig = LoggingConfig()
 
     def resolved(self) -> Self:

@@ -15,7 +15,7 @@ WeightDistribution = Literal["normal", "normal_over_d", "normal_over_out", "unif
 
 
 class AttentionConfig(Config):
-    """Attention of every layer."""
+    """The attention of every layer."""
 
     renamed: ClassVar[dict[str, str]] = {"law": "init"}
 
@@ -23,7 +23,7 @@ class AttentionConfig(Config):
     """linear: the scores of earlier tokens are the weights themselves, without a softmax."""
     n_heads: PositiveInt = 1
     d_head: PositiveInt | None = None
-    """Dimension of a head (default: d_model / n_heads). A joint matrix acts in d_model whatever this is."""
+    """Dimension of a head (default: d_model / n_heads). Joint matrices ignore it: they act in d_model."""
     kq: Literal["joint", "factored"] = "factored"
     """joint: one matrix W_K per head holds W_KQ and queries are the stream itself; factored: W_Q and W_K."""
     ov: Literal["joint", "factored"] = "factored"
@@ -36,7 +36,7 @@ class AttentionConfig(Config):
 
 
 class FeedForwardConfig(Config):
-    """Feed-forward part, in the layers that have one."""
+    """The feed-forward part, in the layers that have one."""
 
     renamed: ClassVar[dict[str, str]] = {"law": "init"}
 
@@ -45,7 +45,7 @@ class FeedForwardConfig(Config):
     width: PositiveInt | None = None
     """Hidden units of `relu` (default: 4 d_model)."""
     bias: bool = False
-    """Do the hidden units of `relu` have a bias, relu(x W_in + b_in)? It starts at 0."""
+    """Whether the hidden units of `relu` have a bias, relu(x W_in + b_in). It starts at 0."""
     layers: Literal["all"] | tuple[NonNegativeInt, ...] = "all"
     """Which layers have it, counted from 0."""
     reads: Literal["attention", "block_input"] = "attention"
@@ -68,7 +68,7 @@ class ModelConfig(Config):
     n_layers: PositiveInt = 2
     embedding: VectorDistribution = "normal"
     position: VectorDistribution | Literal["sinusoidal", "none"] = "normal"
-    """Absolute positions, added to the embeddings. Random or learned is a matter of `freeze`."""
+    """Absolute positions, added to the embeddings. They are learned unless `freeze` names them."""
     unembedding: VectorDistribution = "uniform_over_d"
     norm: Literal["none", "layer"] = "none"
     """layer: LayerNorm before attention, before feed-forward, and at the end."""
@@ -81,7 +81,7 @@ class ModelConfig(Config):
     freeze: tuple[str, ...] = ()
     """Parameters that are not trained, by name or pattern, such as embed.W_E or blocks.0.*"""
     unfreeze: dict[NonNegativeInt, tuple[str, ...]] = Field(default_factory=dict)
-    """Frozen parameters that train from a step on, such as {300: [blocks.1.attn.W_K]}."""
+    """Frozen parameters that are trained from some step on, such as {300: [blocks.1.attn.W_K]}."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> "ModelConfig":

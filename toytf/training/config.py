@@ -43,7 +43,7 @@ Optimizer = Annotated[SgdConfig | AdamWConfig, Field(discriminator="kind"), Befo
 
 
 class EvaluationConfig(Config):
-    """Evaluation on fresh held-out sequences, at step 0, every so many steps, and at the end."""
+    """Evaluation on fresh held-out sequences: at step 0, every few steps, and at the end."""
 
     every: PositiveInt = 10
     sequences: PositiveInt = 512
@@ -62,19 +62,19 @@ class CheckpointConfig(Config):
 
 
 class TrainConfig(Config):
-    """One training."""
+    """How a model is trained."""
 
     steps: NonNegativeInt = 300
-    """0 evaluates the model as it is built."""
+    """Training steps; 0 evaluates the initial model."""
     batch_size: PositiveInt = 64
     loss: str = "all"
     """The role whose positions the loss is taken over, such as all, in_context or global."""
     optimizer: Optimizer = AdamWConfig()
     forward: Literal["fast", "plain"] = "fast"
-    """Of training steps and metrics by role. fast: by tables over tokens where the model allows it, the same function;
-    plain: always the forward that can be hooked."""
+    """The forward pass of training steps and metrics by role. fast: computed from tables over tokens where the model
+    allows it, with the same result; plain: always the forward pass that can be hooked."""
     chunk: PositiveInt | None = None
-    """Sequences of a training step whose activations are held at once (default: all on a GPU, what a cache holds on a
-    CPU)."""
+    """How many sequences of a training step are computed at a time (default: all on a GPU, as many as fit in the cache
+    on a CPU)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()

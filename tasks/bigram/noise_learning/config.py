@@ -27,11 +27,11 @@ class NoiseLearningConfig(SeededConfig):
     samples: Annotated[tuple[PositiveInt, ...], Unique] = Field(
         default=(4, 8, 16, 32, 64, 128, 256, 512, 1024), min_length=1
     )
-    """Numbers of contexts m that the one gradient step is taken on. The spread is measured at the largest."""
+    """Numbers m of contexts in the one gradient step. The spread is measured at the largest."""
     repeats: PositiveInt = 32
-    """Steps per seed and size, each on contexts of its own; recalls and spreads are their means."""
+    """Steps per seed and size, each on its own contexts; recalls and spreads are averaged over them."""
     level: Between = 0.95
-    """The recall from which on the noise counts as learned."""
+    """The recall at which the noise counts as learned."""
 
     @model_validator(mode="after")
     def _noise_stands_out(self) -> "NoiseLearningConfig":

@@ -13,13 +13,13 @@ class ReadOutConfig(Config):
     """The gains at which the memories are read out after the three steps, as the mean score of what they store."""
 
     W_KQ1: PositiveFloat = 20.0
-    """Mean of p_tᵀ W_KQ1 p_{t−1}. accuracy/step3 already has it, by the learning rate of step 3."""
+    """Mean of p_tᵀ W_KQ1 p_{t−1}. accuracy/step3 already uses it, through the learning rate of step 3."""
     W_KQ2: PositiveFloat = 20.0
     """Mean of e_kᵀ W_KQ2 ẽ_k."""
 
 
 class ThreeStepsConfig(SeededConfig):
-    """One gradient step each on W_OV2, W_KQ2 and W_KQ1 from zero, beside what the theorem says of every entry."""
+    """One gradient step each on W_OV2, W_KQ2 and W_KQ1 from zero, compared with the theorem entry by entry."""
 
     implementation: ClassVar[str] = "tasks.bigram.three_steps.experiment:ThreeSteps"
 
@@ -32,11 +32,11 @@ class ThreeStepsConfig(SeededConfig):
     """clean: layer 1 attends by position alone and passes on ẽ alone, layer 2 copies e alone; residual: one stream
     carries tokens, positions and what layer 1 adds."""
     embedding: Literal["orthonormal", "normal_over_d"] = "orthonormal"
-    """orthonormal: all vectors are axes of their own; normal_over_d: independent entries N(0, 1/d)."""
+    """orthonormal: every vector is its own axis; normal_over_d: independent entries N(0, 1/d)."""
     dimension: PositiveInt | None = None
     """d of normal_over_d; orthonormal vectors have the dimension they need."""
     samples: Annotated[tuple[PositiveInt, ...], Unique] = Field(default=(8192,), min_length=1)
-    """Fresh sequences for each of the three steps. The three steps are done once for each number. Metrics of the
+    """Fresh sequences for each of the three steps. The experiment is repeated for each number. Metrics of the
     largest have plain names, those of another number name it: recall/W_OV2_n512."""
     beta_1: PositiveFloat = 1.0
     """Gain of W_OV2 after step 1. The theorem needs β_1 ≪ T."""

@@ -32,17 +32,17 @@ class FactTrainingsConfig(SeededConfig):
     """What the two experiments share: when a model counts as knowing a table, and how it is trained."""
 
     goal: Annotated[float, Field(gt=0, le=1)] = 0.99
-    """A training ends, and its table is stored, at this accuracy: measured on fresh sequences and then on others."""
+    """The accuracy at which training ends and the table counts as stored; it is confirmed on further sequences."""
     learning_rates: Annotated[tuple[PositiveFloat, ...], Unique] = Field(default=(1e-2, 3e-3, 1e-3), min_length=1)
-    """Of AdamW; tried in this order, each from the same start, until one reaches the goal."""
+    """Learning rates of AdamW, tried in this order from the same initial weights until one reaches the goal."""
     steps: PositiveInt = 2**14
     """Steps after which a training has failed. Nothing else ends it early, unless its loss is no longer finite."""
     batch_size: PositiveInt = 1024
-    """Fresh sequences of each step."""
+    """Fresh sequences in each step."""
     check_every: PositiveInt = 64
-    """Steps between two looks at the accuracy."""
+    """Steps between two checks of the accuracy."""
     check_sequences: PositiveInt = 4096
-    """Fresh sequences of each look."""
+    """Fresh sequences in each check."""
     seq_len: Annotated[int, Field(ge=3)] = 32
     """Tokens per sequence, T: a subject, a relation, noise and the end token."""
 
@@ -62,7 +62,7 @@ class FactTrainingsConfig(SeededConfig):
 
 
 class FactCapacityConfig(FactTrainingsConfig):
-    """How many facts models of each size learn, beside the line 0.15 facts per parameter."""
+    """How many facts models of each size learn, compared with 0.15 facts per parameter."""
 
     implementation: ClassVar[str] = "tasks.factual.capacity.experiment:FactCapacity"
 

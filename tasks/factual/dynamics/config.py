@@ -25,7 +25,7 @@ class FactDynamicsConfig(SeededConfig):
     n_relations: int = Field(default=4, ge=2)
     """R."""
     n_answers: int = Field(default=8, ge=2)
-    """D: answers of each relation, which no other has."""
+    """D: answers of each relation, not shared with other relations."""
     table: Literal["structured", "random"] = "structured"
     """structured: subjects in D groups, a group has one answer per relation; random: every answer uniform among the D
     of its relation, another table for every seed."""
@@ -36,7 +36,7 @@ class FactDynamicsConfig(SeededConfig):
     method: Literal["flow", "sgd"] = "flow"
     """flow: Euler steps on the mean over all facts, noise at its mean, in float64; sgd: steps on fresh sequences."""
     batch_size: PositiveInt | None = None
-    """Sequences of a step of sgd; a flow has none."""
+    """Sequences per step of sgd; a flow needs none."""
     lr: PositiveFloat = 0.1
     """Learning rate. Times are proportional to 1/lr."""
     steps: PositiveInt = 8192

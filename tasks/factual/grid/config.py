@@ -10,7 +10,7 @@ from toytf.config.sections import Unique
 
 
 class FactGridConfig(FactTrainingsConfig):
-    """The accuracy that models reach on one table of facts, by heads and hidden units."""
+    """The accuracy that models reach on one table of facts, by number of heads and hidden units."""
 
     implementation: ClassVar[str] = "tasks.factual.grid.experiment:FactGrid"
 
@@ -28,7 +28,7 @@ class FactGridConfig(FactTrainingsConfig):
     widths: Annotated[tuple[NonNegativeInt, ...], Unique] = Field(min_length=1)
     """Numbers of hidden units, m; 0: no feed-forward part."""
     learning_rates: Annotated[tuple[PositiveFloat, ...], Unique] = Field(default=(1e-2,), min_length=1)
-    """Of AdamW; tried in this order, each from the same start, until one reaches the goal; the best accuracy counts."""
+    """Learning rates of AdamW, tried in this order until one reaches the goal; the best accuracy counts."""
 
     def needs(self) -> list[Need]:
         """The largest model."""

@@ -30,7 +30,7 @@ Accuracy = Annotated[float, Field(gt=0, lt=1)]
 
 
 class CapacityConfig(SeededConfig):
-    """How many associations each rule stores, by size and width, beside what the theory predicts."""
+    """How many associations each rule stores, by size and width, compared with theory."""
 
     implementation: ClassVar[str] = "toytf.experiments.capacity.experiment:Capacity"
 
@@ -49,9 +49,9 @@ class CapacityConfig(SeededConfig):
     """For a one-shot rule: streams per seed. Its capacity is where half of them are stored (criterion all), or where
     their mean recall falls to the criterion."""
     iterations: PositiveInt = 1000
-    """Steps after which the solver gives up on a question."""
+    """Steps after which the solver gives up on a number of pairs."""
     tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
-    """A margin below this counts as none, in standard deviations of a score of whitened vectors."""
+    """A margin below this counts as zero, in standard deviations of a score of whitened vectors."""
     trained: TrainedRulesConfig = TrainedRulesConfig()
 
     @model_validator(mode="after")

@@ -36,7 +36,7 @@ class PairsConfig(Config):
 
 
 class StorageConfig(SeededConfig):
-    """What each rule makes of the same associations: recall, margins, scores and spectrum."""
+    """How different rules store the same associations: recall, margins, scores and spectrum."""
 
     implementation: ClassVar[str] = "toytf.experiments.storage.experiment:Storage"
     renamed: ClassVar[dict[str, str]] = {"noise": "noise_vectors"}
@@ -49,7 +49,7 @@ class StorageConfig(SeededConfig):
     width: PositiveInt | None = None
     data: DataConfig = DataConfig()
     noise_vectors: PositiveInt | None = None
-    """Add one of so many random vectors to every key: each answer is asked for with each of them."""
+    """How many random noise vectors there are: every key is stored once with each of them added."""
     pairs: PairsConfig | None = None
     iterations: PositiveInt = 1500
     """Steps of the rules optimum and max_margin, at most; max_margin takes up to ten times as many more if its W misses

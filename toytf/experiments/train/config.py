@@ -17,7 +17,7 @@ from toytf.training.footprint import training_needs
 
 
 class TrainExperimentConfig(SeededConfig):
-    """Train a model on a task, once per seed, and probe it on the way."""
+    """Train a model on a task, once per seed, and probe it during training."""
 
     implementation: ClassVar[str] = "toytf.experiments.train.experiment:Training"
     trains_model: ClassVar[bool] = True
