@@ -23,9 +23,9 @@ from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 
 ALIGNMENT = Group(
-    "alignment", "Learned against ideal matrix", "At cosine 1 the learned scores are those of the ideal memory; a "
-    "matrix can recall all pairs with much less.",
-    headline=(Headline("*_cosine", "cosine of the learned with the ideal {memory}", 2),),
+    "alignment", "Learned matrix compared with the ideal one", "At cosine 1 the learned scores are those of the "
+    "ideal memory; a matrix can recall all pairs at a much smaller cosine.",
+    headline=(Headline("*_cosine", "cosine between the learned and the ideal {memory}", 2),),
 )  # fmt: skip
 
 MAX_SHOWN = 64
@@ -76,7 +76,9 @@ class Alignment(Probe):
         def draw() -> object:
             from toytf.figures import heat_maps
 
-            title = f"Score of each value for each key, the largest = 1 (at most {MAX_SHOWN} keys and values shown)"
+            title = (
+                f"Score of each value for each key, the largest set to 1 (at most {MAX_SHOWN} keys and values shown)"
+            )
             return heat_maps(panels, title, x="value", y="key")
 
         return ProbeResult(found, failures, draw)

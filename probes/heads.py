@@ -20,7 +20,7 @@ from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 
 HEADS = Group(
-    "heads", "Attention on the pattern of a kind of head", "Near 1 the head is of that kind; chance is uniform "
+    "heads", "Attention that fits a known kind of head", "Near 1 the head is of that kind; chance is uniform "
     "attention on the same tokens.", variants=("score",),
     headline=(
         Headline("*_induction", "attention of {head} on what followed the same token", 1),
@@ -105,6 +105,6 @@ class Heads(Probe):
         def draw() -> object:
             from toytf.figures import fractions
 
-            return fractions(masses, heads, "Attention on the pattern of each kind of head")
+            return fractions(masses, heads, "Attention that fits each known kind of head")
 
         return ProbeResult(found, draw=draw)

@@ -47,12 +47,14 @@ class Margins(Probe):
                 failures[smallest.flat] = worst_pairs(held, unit, self.config.worst)
                 panels[held.name] = {"margin": margins[margins.isfinite()].numpy()}
                 best = smallest.reference.theory
-                lines[held.name] = {"not recalled below": 0.0} | ({"largest minimum in theory": best} if best else {})
+                lines[held.name] = {"not recalled below": 0.0} | (
+                    {"largest possible minimum (theory)": best} if best else {}
+                )
             found += measured.values()
 
         def draw() -> object:
             from toytf.figures import histograms
 
-            return histograms(panels, "Margins", lines=lines, x="margin in units of a generic score")
+            return histograms(panels, "Margins", lines=lines, x="margin, in standard deviations of a score")
 
         return ProbeResult(found, failures, draw)

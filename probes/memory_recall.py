@@ -26,9 +26,9 @@ RECALL = Group(
     variants=("criterion", "head"), timed="onset",
 )  # fmt: skip
 KL = Group(
-    "kl", "Divergence from the distribution to be stored", "At 0 the model predicts what it should store; chance is a "
-    "prediction that is the same for all.", unit="nats",
-    headline=(Headline("*", "divergence from the distribution to be stored (nats)", 2),),
+    "kl", "KL divergence from the distribution to be stored", "At 0 the model predicts what it should store; chance is "
+    "one prediction for all keys.", unit="nats",
+    headline=(Headline("*", "KL divergence from the distribution to be stored (nats)", 2),),
 )  # fmt: skip
 
 

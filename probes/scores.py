@@ -37,6 +37,6 @@ class Scores(Probe):
         def draw() -> object:
             from toytf.figures import histograms
 
-            return histograms(panels, "Scores", lines=lines, x="score in units of a generic score")
+            return histograms(panels, "Scores", lines=lines, x="score, in standard deviations of a score")
 
         return ProbeResult(found, draw=draw)

@@ -25,8 +25,8 @@ from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 
 TRANSPLANT = Group(
-    "transplant", "Accuracy with ideal matrices in the trained model", "Where accuracy stays with an ideal matrix, "
-    "what the learned one holds beyond its memory was not needed; where it falls, it was.",
+    "transplant", "Accuracy with ideal matrices in the trained model", "If accuracy stays the same with an ideal "
+    "matrix, all that the model needs of the learned one is its memory; if it falls, the model needs more.",
     headline=(Headline("ideal_all", "accuracy with all ideal matrices in the trained model", 1),),
 )  # fmt: skip
 

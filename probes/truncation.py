@@ -26,8 +26,8 @@ from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 
 TRUNCATED = Group(
-    "truncated", "Accuracy with one matrix truncated", "Accuracy that stays, or even rises, with few singular values "
-    "shows that the model does not need the rest of the matrix.", variants=("quantity",),
+    "truncated", "Accuracy with one matrix truncated", "If accuracy stays the same or rises with few singular values, "
+    "the model does not need the rest of the matrix.", variants=("quantity",),
     headline=(Headline("*_rho0", "accuracy without {matrix}", 3),),
 )  # fmt: skip
 

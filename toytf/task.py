@@ -15,7 +15,7 @@ from toytf.memory import Association, hebbian
 from toytf.models.transformer import Slot, ToyTransformer
 
 EVAL = Group(
-    "eval", "Accuracy and loss by role", "How well each kind of position is predicted, beside the ideal and a guess.",
+    "eval", "Accuracy and loss by role", "How well each kind of position is predicted, next to ideal and chance.",
     timed="halfway",
 )  # fmt: skip
 FLOOR = Group(

@@ -22,13 +22,13 @@ from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 
 NOISE = Group(
-    "noise", "Noise against context", "At a trigger that was seen before: does the model predict the noise token or "
+    "noise", "Noise token or context", "At a trigger that was seen before: does the model predict the noise token or "
     "the output, and to which of the two does layer 2 attend?", variants=("where",),
     headline=(Headline("p_noise", "probability of the noise token at a trigger seen before"),),
 )  # fmt: skip
 NOISE_MARGIN = Group(
-    "noise_margin", "Margin of the noise token in the feed-forward part", "Above 0 the feed-forward part by itself "
-    "predicts noise after a trigger.", unit="logits",
+    "noise_margin", "Margin of the noise token in the feed-forward part", "Above 0, the feed-forward part by "
+    "itself predicts the noise token after a trigger.", unit="logits",
     headline=(),
 )  # fmt: skip
 

@@ -32,8 +32,8 @@ from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 
 ADDITIVITY = Group(
-    "additivity", "Logits as a sum over subject and relation", "Where the interaction is small and the sum answers all "
-    "facts, no memory of pairs is needed. Where the sum fails, facts need a feed-forward part or competing heads.",
+    "additivity", "Logits as a sum over subject and relation", "If the interaction is small and the sum answers all "
+    "facts, no memory of pairs is needed. If the sum fails, facts need a feed-forward part or competing heads.",
     headline=(Headline("accuracy", "facts that a sum over subject and relation would answer", 1),),
 )  # fmt: skip
 

@@ -26,13 +26,13 @@ from toytf.theory import (
 )
 
 RATIO = Group(
-    "ratio", "Facts against sizes", "How much a parameter, a head or a dimension has to hold. Facts per parameter "
-    "near the value of theory mean a full model; a dimension above it means room to spare.",
+    "ratio", "Facts relative to model size", "How much each parameter, head or dimension has to hold. Facts per "
+    "parameter near the value of theory mean that the model is full; a dimension above it means room to spare.",
     headline=(Headline("facts_per_parameter", "facts per parameter (theory: where a model is full)", 1),),
 )  # fmt: skip
 THEOREM = Group(
-    "theorem", "Conditions of the theorems with constants 1 (1: they hold)", "Where one holds, weights that know all "
-    "facts exist, whether training finds them or not.",
+    "theorem", "Conditions of the theorems, with constants set to 1 (1: it holds)", "If one holds, weights that know "
+    "all facts exist, whether training finds them or not.",
     headline=(),
 )  # fmt: skip
 

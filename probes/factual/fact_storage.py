@@ -26,8 +26,8 @@ from toytf.probe import ProbeResult
 from toytf.task import Task
 
 FACT_STORAGE = Group(
-    "fact_storage", "Accuracy by path", "The path that answers the facts alone, and without which the model forgets "
-    "them, is where they are stored. Chance is a guess.",
+    "fact_storage", "Accuracy by path", "Facts are stored in the path that answers them by itself, and without which "
+    "the model forgets them. Chance is a guess.",
     headline=(
         Headline("without_feed_forward", "facts still right without the feed-forward part", 1),
         Headline("without_direct", "facts still right without the direct path from attention", 1),

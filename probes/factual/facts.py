@@ -8,8 +8,8 @@ from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 
 FACTS = Group(
-    "facts", "Facts over all pairs", "How many facts the model knows, each asked equally often; `stored` counts those "
-    "that are right in every draw of the noise. Chance is a guess.",
+    "facts", "Facts known", "How many facts the model knows, each asked equally often; `stored` counts those "
+    "that are answered correctly in every draw of the noise. Chance is a guess.",
     headline=(Headline("stored", "facts that are right whatever the noise around them", 1),),
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ class FactsProbe(FactProbe):
             from toytf.figures import heat_maps
 
             panel = (table, task.table.subject_names, task.table.relation_names)
-            title = "Logit of the right answer above the best other, averaged over noise: red is known, blue is not"
+            title = "Logit of the right answer minus the best other one, averaged over noise: red is known, blue is not"
             return heat_maps({"": panel}, title, x="relation", y="subject")
 
         return ProbeResult(found, {found[0].flat: wrong}, draw)

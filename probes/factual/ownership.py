@@ -33,8 +33,8 @@ OWNERSHIP = Group(
     ),
 )  # fmt: skip
 KEY_GAP = Group(
-    "key_gap", "Score of a token above all noise, by the head that attends to it most", "Above 0 that head attends "
-    "more to the token than to all noise of a sequence together.",
+    "key_gap", "Score of a token above all noise, in the head that attends to it most", "Above 0, that head attends "
+    "more to the token than to all noise tokens of a sequence together.",
     headline=(),
 )  # fmt: skip
 
@@ -93,7 +93,7 @@ class Ownership(TableProbe):
             from toytf.figures import heat_maps
 
             heads = [f"L0H{head}" for head in range(len(mass_given))]
-            title = "Attention of each head to a token, where it is there"
+            title = "Attention of each head to each token, in sequences that contain it"
             return heat_maps({"": (mass_given, heads, task.token_names)}, title, x="token", y="")
 
         return ProbeResult(found, draw=draw)

@@ -33,11 +33,11 @@ from toytf.probe import ProbeResult
 from toytf.task import Task
 
 PAIR_MEMORY = Group(
-    "pair_memory", "The feed-forward part as a memory of pairs", "Where the answer follows an exchanged relation, the "
-    "feed-forward part looks up pairs; where the cosine is near 1, it does so as least squares would.",
+    "pair_memory", "The feed-forward part as a memory of pairs", "If swapping the relation swaps the answer, the "
+    "feed-forward part looks up pairs; if the cosine is near 1, it does so as least squares would.",
     variants=("relation",),
     headline=(
-        Headline("swap", "answers that follow when the relation is swapped inside", 1),
+        Headline("swap", "answers that change with the relation when it is swapped inside", 1),
     ),
 )  # fmt: skip
 

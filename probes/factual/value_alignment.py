@@ -23,8 +23,8 @@ from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 
 VALUE_ALIGNMENT = Group(
-    "value_alignment", "Values against the construction", "At 1 training has found the values of the construction; "
-    "other values may know the facts as well.", unit="cosine", variants=("head",),
+    "value_alignment", "Values compared with the construction", "At 1 training has found the values of the "
+    "construction; other values can know the facts as well.", unit="cosine", variants=("head",),
     headline=(),
 )  # fmt: skip
 

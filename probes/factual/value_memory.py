@@ -24,8 +24,8 @@ from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 
 VALUE_MEMORY = Group(
-    "value_memory", "What the values of subjects and relations say", "Near 1 the values that attention reads already "
-    "know the answers; near chance, they are only keys for the feed-forward part.",
+    "value_memory", "Which answers the values of subjects and relations predict", "Near 1, the values that attention "
+    "reads already know the answers; near chance, they only serve as keys for the feed-forward part.",
     headline=(),
 )  # fmt: skip
 
@@ -77,7 +77,9 @@ class ValueMemory(TableProbe):
 
             names = task.table.answer_names[:MAX_SHOWN]
             shown = {panel: (values, rows, names) for panel, (values, rows) in panels.items()}
-            return heat_maps(shown, f"What values say (at most {MAX_SHOWN} answers shown)", x="answer", y="token")
+            return heat_maps(
+                shown, f"What the values of tokens predict (at most {MAX_SHOWN} answers shown)", x="answer", y="token"
+            )
 
         wrong = {found["within_set"].flat: wrong_facts(said, task, self.config.failures)}
         return ProbeResult([*found.values()], wrong, draw)

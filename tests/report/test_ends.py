@@ -137,4 +137,4 @@ def test_the_page_opens_with_the_same_sentences_and_rows(quick: toytf.Run) -> No
     story, table = story_of(quick), short_table(quick.summary, quick.columns)
     places = [page.index(text) for text in (*story.sentences, *(phrase for phrase, _ in table.rows))]
     assert places == sorted(places)
-    assert places[-1] < page.index("Every metric, variants included")
+    assert places[-1] < page.index("All metrics, including variants")

@@ -59,7 +59,7 @@ def test_a_training_draws_its_probes_again_if_their_figures_are_gone(
     run = _copy(whole, tmp_path)
     shutil.rmtree(run.figures)
     assert invoke("inspect", run.directory).code == 0
-    titles = ("Singular values", "Attention on the pattern of each kind of head")
+    titles = ("Singular values", "Attention that fits each known kind of head")
     page = run.report_file.read_text()
     assert all(title in page for title in titles) == (whole.config.experiment == "train")
 

@@ -28,7 +28,7 @@ from toytf.theory import (
 )
 
 MARGIN = Group(
-    "margin", "Margins", "By how much the right value beats its best rival: a pair is recalled if it is above 0.",
+    "margin", "Margins", "By how much the right value outscores its best rival; above 0 the pair is recalled.",
     unit="standard deviations of a score",
     headline=(
         Headline("*_min", "smallest margin over the best rival, {rule}"),
@@ -49,8 +49,8 @@ SPECTRUM = Group(
     headline=(),
 )  # fmt: skip
 UTILISATION = Group(
-    "utilisation", "Stored / capacity of such a matrix", "How full a matrix is: at 1 it holds as many pairs as the "
-    "best weights can store.", variants=("measure",),
+    "utilisation", "Pairs stored / capacity of a matrix of this size", "How full a matrix is: at 1 it holds as many "
+    "pairs as the best weights can store.", variants=("measure",),
     headline=(
         Headline("*", "pairs stored / capacity, {rule}", 2),
         Headline("*", "pairs stored / capacity, {memory}", 2),

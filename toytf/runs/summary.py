@@ -13,12 +13,12 @@ ONSET_ABOVE_CHANCE = 0.1
 HALFWAY = 0.5
 
 ONSET = Group(
-    "onset", "Step of onset", "The first evaluation at which a recall is above chance + 0.1.", format="whole",
+    "onset", "Step of onset", "The first evaluation at which recall is more than 0.1 above chance.", format="whole",
     headline=(),
 )  # fmt: skip
 HALFWAY_STEP = Group(
-    "halfway", "Step at half of the way to the ideal",
-    "The first evaluation at which an accuracy or loss has gone half of its way from the first one to the ideal.",
+    "halfway", "Step halfway to the ideal",
+    "The first evaluation at which an accuracy or loss is halfway from its first value to the ideal.",
     format="whole", place="full", headline=(),
 )  # fmt: skip
 

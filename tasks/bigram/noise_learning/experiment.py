@@ -34,8 +34,8 @@ from toytf.tidy import over_seeds
 
 NOISE_RECALL = Group(
     "noise_recall", "Recall of the noise token after one step",
-    "The feed-forward part (FF) recalls it after a few samples, attention (V) only after about as many as there are "
-    "tokens.",
+    "The feed-forward part (FF) recalls it after a few samples; attention (V) needs about as many samples as there "
+    "are tokens.",
     variants=("contexts",),
     headline=(),
 )  # fmt: skip
@@ -47,12 +47,12 @@ ENTRY = Group(
 )  # fmt: skip
 CV = Group(
     "cv", "Relative spread of the noise row of W_V",
-    "Attention can tell the noise from other tokens only where this is well below 1.",
+    "Attention can distinguish the noise from other tokens only where this is well below 1.",
     headline=(),
 )  # fmt: skip
 SAMPLES_NEEDED = Group(
     "samples_needed", "Samples needed to learn the noise",
-    "The smallest number of samples from which on the recall is at least the level.",
+    "The smallest number of samples at which recall reaches the level and stays there.",
     format="whole",
     headline=(
         Headline("FF_*", "samples that feed-forward needs, noise {alpha}, N = {n_tokens}"),
@@ -60,12 +60,12 @@ SAMPLES_NEEDED = Group(
     ),
 )  # fmt: skip
 TOKEN_EXPONENT = Group(
-    "token_exponent", "Grows like the number of tokens N to the power of",
-    "About 0 for what the feed-forward part needs; about 1 for what attention needs, and for its squared spread.",
+    "token_exponent", "Exponent b in growth ∝ N^b with the number of tokens N",
+    "About 0 for the samples that the feed-forward part needs; about 1 for those of attention and its squared spread.",
     variants=("error",),
     headline=(
-        Headline("needed_FF_*", "power of N that they grow with, feed-forward, noise {alpha}"),
-        Headline("needed_V_*", "power of N that they grow with, attention, noise {alpha}"),
+        Headline("needed_FF_*", "exponent b in samples ∝ N^b, feed-forward, noise {alpha}"),
+        Headline("needed_V_*", "exponent b in samples ∝ N^b, attention, noise {alpha}"),
     ),
 )  # fmt: skip
 
@@ -174,7 +174,7 @@ class NoiseLearning(Study[Setting]):
             title = f"Recall of the noise token after one step, α = {alpha}"
             yield (
                 f"noise_recall_a{alpha}",
-                scaling_curves(curves, title, x="samples m", y="recall", guides={}, log_y=False),
+                scaling_curves(curves, title, x="samples m", y="recall of the noise token", guides={}, log_y=False),
             )
         spreads = table[table["group"] == CV.name].sort_values("n_tokens")
         if len(spreads):

@@ -40,7 +40,7 @@ from toytf.tidy import over_seeds
 
 SIGNAL = Group(
     "signal", "Signals: entries of the negative gradient",
-    "The mean entry where a matrix should store something (off: elsewhere), beside what the theorem says.",
+    "The mean of the entries that should store something (off: of all others), next to what the theorem predicts.",
     format="power", variants=("t",),
     headline=(),
 )  # fmt: skip
@@ -56,13 +56,13 @@ OVER_THEORY = Group(
 )  # fmt: skip
 CORRELATION = Group(
     "correlation", "Correlation with theory, entry by entry",
-    "Near 1 when single entries, too, are as predicted; too few sequences lower it.",
+    "Near 1 when each single entry is as predicted; with too few sequences it is lower.",
     headline=(),
 )  # fmt: skip
 RECALL = Group(
     "recall",
     "Recall, as a fraction of the pairs",
-    "After its own step a matrix should recall every pair that it has to store.",
+    "After its own step a matrix should recall every pair that it is meant to store.",
     headline=(
         Headline("W_OV2", "copy the attended token: recall after step 1"),
         Headline("W_KQ2", "find the token after the trigger: recall after step 2"),
@@ -71,7 +71,7 @@ RECALL = Group(
 )  # fmt: skip
 ACCURACY = Group(
     "accuracy", "Accuracy",
-    "It jumps at step 3, when all three matrices are there; read_out: with large gains.",
+    "It jumps at step 3, when all three matrices have been learned; read_out: with large gains.",
     headline=(
         Headline("step1", "accuracy after step 1"),
         Headline("step2", "accuracy after step 2"),
@@ -81,7 +81,7 @@ ACCURACY = Group(
 )  # fmt: skip
 ATTENTION = Group(
     "attention", "Largest attention weight of layer 2",
-    "On average over sequences: chance is uniform attention, 1 is saturated.",
+    "Averaged over sequences. Chance is uniform attention; 1 is all attention on one token.",
     headline=(),
 )  # fmt: skip
 
@@ -133,7 +133,7 @@ class ThreeSteps(Study[ThreeStepsCase]):
             yield from _accuracy(config, seed, weights, vectors, f"step{number}")
         yield from _accuracy(config, seed, _read_out(config, weights, vectors), vectors, "read_out")
         if case.samples == max(config.samples):
-            title = f"Signals of the three steps ({case.samples} sequences a step, seed {seed})"
+            title = f"Signals of the three steps ({case.samples} sequences per step, seed {seed})"
             yield Drawn("signals", partial(_signal_maps, config, signals, title))
 
     def findings(self, run: Run) -> Iterable[str]:
@@ -163,14 +163,14 @@ class ThreeSteps(Study[ThreeStepsCase]):
                 ACCURACY: "Accuracy after each step and with large gains",
             }.items():
                 curves = series(means[means["group"] == group.name], "samples", lambda row: str(row.name))
-                x = "sequences of each step"
+                x = "sequences per step"
                 yield group.name, scaling_curves(curves, title, x=x, y=group.name, guides={}, log_y=False)
 
     def _positions(self, table: pd.DataFrame) -> Any:
         """p_tᵀ G p_{t−1} against t: over seeds, by theory at small gains, and at the gains that the first seed had."""
         config = self.config
         signals = table[table["group"] == SIGNAL.name]
-        measured = series(over_seeds(signals[signals["variant"]]), "t", lambda _: "t asks for t−1")
+        measured = series(over_seeds(signals[signals["variant"]]), "t", lambda _: "query t, key t−1")
         first = signals[(signals["seed"] == config.seeds[0]) & ~signals["variant"]].set_index("name")["value"]
         beta_1, beta_2 = (rate(config, name) * float(first[name]) for name in STEPS[:2])
         exact = np.diagonal(theory.position_signal(config.seq_len, max(beta_1, 0), max(beta_2, 0), linear=False), -1)

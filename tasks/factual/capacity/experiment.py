@@ -30,33 +30,38 @@ if TYPE_CHECKING:
 
 CAPACITY = Group(
     "capacity", "Facts stored",
-    "The middle between the largest table that was learned and the smallest that was not; theory is the line of 0.15 "
+    "Halfway between the largest table that was learned and the smallest that was not; theory is the line of 0.15 "
     "facts per parameter.",
     variants=("end",),
     headline=(Headline("*", "facts stored at d = {d}, α = {alpha}, β = {beta}"),),
 )  # fmt: skip
 DENSITY = Group(
-    "facts_per_parameter", "Facts per parameter", "The same for all sizes if facts cost parameters.",
+    "facts_per_parameter", "Facts per parameter", "The same for all sizes if capacity is proportional to parameters.",
     headline=(),
 )  # fmt: skip
-BITS = Group("bits_per_parameter", "Bits per parameter", "What it takes to write the stored answers down.", headline=())
+BITS = Group(
+    "bits_per_parameter",
+    "Bits per parameter",
+    "Bits needed to write down the stored answers, per parameter.",
+    headline=(),
+)
 EXPONENT = Group(
-    "parameter_exponent", "Facts grow like parameters to the power of", "By theory both are proportional: 1.",
+    "parameter_exponent", "Exponent b in facts ∝ parameters^b", "Theory says that the two are proportional: 1.",
     variants=("error",),
     headline=(
-        Headline("all", "power of the parameters that facts grow with"),
+        Headline("all", "exponent b in facts ∝ parameters^b"),
         Headline("feed_forward", "the same, models with hidden units only", 1),
     ),
 )  # fmt: skip
 GAIN = Group(
     "feed_forward_gain", "Facts per parameter with hidden units / with attention alone",
-    "Above 1, hidden units store more than heads of the same number of parameters.",
+    "Above 1, hidden units store more facts than heads with the same number of parameters.",
     headline=(Headline("all", "facts per parameter: with / without hidden units"),),
 )  # fmt: skip
-TRAININGS = Group("trainings", "Trainings that a search took", format="whole", headline=())
+TRAININGS = Group("trainings", "Trainings that each search took", format="whole", headline=())
 FAILED = Group(
     "failed", "Searches that found nothing",
-    "The fraction of seeds in which not even the smallest table was learned; only where there are such seeds.",
+    "The fraction of seeds in which not even the smallest table was learned; shown only where there are any.",
     headline=(Headline("*", "searches that found nothing, d = {d}, α = {alpha}, β = {beta}", 1),),
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ MAX_SHOWN = 13
 def losses(config: FactDynamicsConfig, table: pd.DataFrame, expected: Mapping[str, float]) -> Any:
     """The losses of the fact and its parts, the levels of models that know less, and expected stages."""
     sizes = config.n_subjects, config.n_relations, config.n_answers
-    title = f"Losses; {'relations' if theory.relations_first(*sizes) else 'subjects'} first, by theory"
+    title = f"Losses; theory: {'relations' if theory.relations_first(*sizes) else 'subjects'} first"
     rows = table[(table["group"] == LOSS.name) & (table["quantity"] == "loss")]
     entropies = over_seeds(table[table["group"] == FLOOR.name]).set_index("heuristic")["value"]
     levels = {"ln|A|": math.log(config.n_relations * config.n_answers)}
@@ -55,7 +55,7 @@ def probabilities(table: pd.DataFrame) -> Any:
     means = rows.groupby(["step", "place"])["value"].mean().unstack()[[*PLACES]]
     shown = means.iloc[np.unique(np.linspace(0, len(means) - 1, MAX_SHOWN).round().astype(int))]
     columns = {f"{step}": list(values) for step, values in zip(shown.index, shown.to_numpy(), strict=True)}
-    figure = fractions(columns, list(PLACES.values()), "Where the probability lies")
+    figure = fractions(columns, list(PLACES.values()), "Which answers get the probability")
     return figure.update_xaxes(type="category", title="step")
 
 

@@ -25,14 +25,14 @@ LOSS = replace(
 )
 KNOWING = replace(FLOOR, headline=(Headline("fact_loss/relation_only", "loss of knowing the relation only (nats)", 1),))
 PROBABILITY = Group(
-    "probability", "Where the probability lies",
-    "On the plateau most of it is on wrong answers of the right relation: facts that are made up.",
+    "probability", "Which answers get the probability",
+    "On the plateau most of it goes to wrong answers of the right relation: the model makes facts up.",
     variants=("alpha",),
     headline=(),
 )  # fmt: skip
 DISTANCE = Group(
     "tv", "Distance of the answers from p(a|r), p(a|s), p(a)",
-    "Near 0 for p(a|r), the model knows the relation and nothing about the subject.",
+    "If it is near 0 for p(a|r), the model knows the relation and nothing about the subject.",
     unit="total variation", variants=("alpha",),
     headline=(),
 )  # fmt: skip
@@ -47,7 +47,7 @@ STAGE = Group(
     ),
 )  # fmt: skip
 OVER_THEORY = Group(
-    "over_theory", "Measured / theory", "1 if a stage comes when theory expects it.", variants=("alpha",),
+    "over_theory", "Measured / theory", "1 if a stage comes when theory predicts it.", variants=("alpha",),
     headline=(),
 )  # fmt: skip
 PLATEAU = Group(
@@ -55,29 +55,29 @@ PLATEAU = Group(
     "Relations are known and subjects are not: the loss stays at H(a|r), and answers are plausible but mostly wrong.",
     variants=("alpha",),
     headline=(
-        Headline("length", "steps from relations to facts, if there is a plateau"),
+        Headline("length", "length of the plateau between relations and facts, in steps"),
         Headline("loss", "loss on the plateau, where answers are made up"),
         Headline("accuracy", "accuracy on the plateau"),
     ),
 )  # fmt: skip
 CLOSEST = Group(
-    "closest", "Smallest distance of the answers from what one part tells",
-    "Near 0, there was a time at which the model knew just that part.",
+    "closest", "Smallest distance of the answers from what one part predicts",
+    "Near 0 if at some time the model knew that part and nothing else.",
     unit="total variation", variants=("alpha",),
     headline=(),
 )  # fmt: skip
 TAIL = Group(
-    "tail", "In the end the loss falls like 1/t to the power of", "About 1 once the facts are learned.",
+    "tail", "Exponent b in the final decay of the loss, loss ∝ t^−b", "About 1 once the facts are learned.",
     variants=("alpha", "error"),
     headline=(),
 )  # fmt: skip
 WEIGHTS = Group(
-    "weights", "Attention w by kind of token", "Subjects and relations gain weight, noise stays where it began.",
+    "weights", "Attention w by kind of token", "Subjects and relations gain weight; noise keeps its initial weight.",
     variants=("alpha",),
     headline=(),
 )  # fmt: skip
 CONSERVED = Group(
-    "conserved", "Drift of w² − ΣW²", "A gradient flow conserves it; steps of finite size do nearly.",
+    "conserved", "Drift of w² − ΣW²", "A gradient flow keeps w² − ΣW² constant; steps of finite size nearly do.",
     variants=("alpha",),
     headline=(),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from toytf.runs import Run
 from toytf.tidy import over_seeds
 
 ACCURACY = Group(
-    "accuracy", "Best accuracy", "Of all trainings of a model on the table; 1 if it knows every fact.",
+    "accuracy", "Best accuracy", "The best of all trainings of a model on the table; 1 if it knows every fact.",
     headline=(Headline("*", "best accuracy, heads: {n_heads}, hidden units: {width}"),),
 )  # fmt: skip
 

@@ -251,7 +251,7 @@ def test_data_that_the_model_could_not_read_is_refused(change: dict[str, Any], l
 
 def test_the_page_has_tables_and_curves_of_each_entry(run: toytf.Run):
     page = run.report_file.read_text(encoding="utf-8")
-    for title in ("Accuracy and loss by role (clean)", "Noise against context (clean)"):
+    for title in ("Accuracy and loss by role (clean)", "Noise token or context (clean)"):
         assert title in page
     saved = {path.stem: json.loads(path.read_text()) for path in (run.directory / "figures").glob("*.json")}
     assert {"loss", "loss_clean", "accuracy_clean", "loss_short", "noise_clean"} <= set(saved)

@@ -1,4 +1,4 @@
-"""Noise against context: the definitions one position at a time."""
+"""Noise token or context: the definitions one position at a time."""
 
 from typing import Any
 

@@ -39,26 +39,28 @@ STORED = Group(
         Headline("*", "pairs stored by {rule} at d = {d}"),
     ),
 )  # fmt: skip
-OVER_THEORY = Group("over_theory", "Measured / theory", "At 1 the prediction is exact.", headline=())
+OVER_THEORY = Group("over_theory", "Measured / theory", "At 1 theory predicts the capacity exactly.", headline=())
 LOAD = Group(
     "load", "Load p log p / (d_in d_out) of p pairs",
-    "For the best weights it falls with the dimension, slowly, towards 1/2.",
+    "For the best weights it falls slowly towards 1/2 as the dimension grows.",
     headline=(),
 )  # fmt: skip
 FACTS = Group("facts_per_parameter", "Associations per parameter", "Pairs stored per weight.", headline=())
-BITS = Group("bits_per_parameter", "Bits per parameter", "Bits that the stored answers take, per weight.", headline=())
+BITS = Group(
+    "bits_per_parameter", "Bits per parameter", "Bits needed to write down the stored answers, per weight.", headline=()
+)
 EXPONENT = Group(
-    "exponent", "Capacity grows like dimension to the power of", "2 means that capacity is proportional to the number "
+    "exponent", "Exponent b in capacity ∝ dimension^b", "2 means that capacity is proportional to the number "
     "of weights of a square matrix.", variants=("error",),
     headline=(
-        Headline("*", "power of d that pairs grow with, {rule}, width {width}"),
-        Headline("*", "power of d that pairs grow with, {rule}"),
+        Headline("*", "exponent b in pairs ∝ d^b, {rule}, width {width}"),
+        Headline("*", "exponent b in pairs ∝ d^b, {rule}"),
     ),
 )  # fmt: skip
 WIDTH_EXPONENT = Group(
-    "width_exponent", "Capacity grows like width to the power of", "1 means that twice the width stores twice as much.",
+    "width_exponent", "Exponent b in capacity ∝ width^b", "1 means that twice the width stores twice as many pairs.",
     variants=("error",),
-    headline=(Headline("*", "power of the width that pairs grow with, {rule}, d = {d}"),),
+    headline=(Headline("*", "exponent b in pairs ∝ width^b, {rule}, d = {d}"),),
 )  # fmt: skip
 
 TINY_MARGIN = 0.05

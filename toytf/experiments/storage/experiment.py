@@ -35,12 +35,12 @@ from toytf.stopping import check_stop
 from toytf.theory import fourth_moment_hebbian, hebbian_scores
 
 RECALL = Group(
-    "recall", "Recall, as a fraction of the pairs", "A pair is recalled if its right value scores highest.",
+    "recall", "Recall, as a fraction of the pairs", "A pair is recalled if the right value has the highest score.",
     headline=(Headline("*", "pairs recalled by {rule}"),),
 )  # fmt: skip
 LEMMA = Group(
-    "lemma", "Largest difference from autograd", "The formula of a gradient step against the gradient itself: rounding "
-    "errors are all that should be left.",
+    "lemma", "Largest difference from autograd", "The formula of a gradient step compared with the gradient that "
+    "autograd computes: only rounding errors should be left.",
     headline=(Headline("*", "largest difference from autograd, {rule}"),),
 )  # fmt: skip
 
@@ -186,7 +186,7 @@ def _drawn(rule: str, association: Association, memory: Readable) -> Iterator[Dr
     samples, matrix = score_samples(association, memory), memory if isinstance(memory, Tensor) else None
     if samples:
         lines = {rule: score_levels(association)} if matrix is not None else {}
-        x = "score in units of a generic score"
+        x = "score, in standard deviations of a score"
         yield Drawn(SCORES_OF.format(rule), lambda: histograms({rule: samples}, "Scores", lines=lines, x=x))
     spectra = {} if matrix is None else compared_spectra(matrix, len(association.keys))
     if spectra:

@@ -82,7 +82,7 @@ def _attention_maps(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
     for layer, name in enumerate(names):
         if seen[name].shape[2] == 1:
             answer, target = (task.output_names[int(y)] for y in (logits[0, -1].argmax(), batch.targets[0, -1]))
-            title = f"Attention of layer {layer + 1} at the last position: the answer is {answer}, right is {target}"
+            title = f"Attention of layer {layer + 1} at the last position: answer {answer}, right answer {target}"
             heads = [f"L{layer}H{head}" for head in range(model.config.attention.n_heads)]
             pattern = seen[name][0, :, 0, : len(tokens)].cpu()
             yield f"{MAP}{layer + 1}", attention_map(pattern.tolist(), tokens, title, heads=heads)
