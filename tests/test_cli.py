@@ -126,7 +126,7 @@ def test_a_wrong_usage_ends_with_2_and_no_traceback(
         ("device=cup", 'device = "cup"'),
         ("task.noise={probability: 0.5, token: e}", "task.noise.token = 'e' is one of the fixed triggers"),
         ("task.noise={probability: 0.5, token: ß}", "task.noise.token = 'ß' is not a character of the corpus"),
-        ("evaluate_on={few: {n_tokens: 30}}", "evaluate_on.few changes the vocabulary: it must be that of the task"),
+        ("evaluate_on={few: {n_tokens: 30}}", "evaluate_on.few changes the vocabulary: it must stay that of the task"),
         ("evaluate_on={long: {seq_len: 9}}", "evaluate_on.long has sequences of 9 tokens: at most 8, as in the task"),
         (
             "probes=[{kind: truncation, matrices: [blocks.1.mlp.W_out]}]",

@@ -51,7 +51,7 @@ def build_evaluate_on(configs: Mapping[str, TaskConfig], task: Task) -> dict[str
         except UserError as error:
             raise UserError(f"evaluate_on.{name}: {error}") from None
         if (other.token_names, other.output_names) != (task.token_names, task.output_names):
-            raise UserError(f"evaluate_on.{name} changes the vocabulary: it must be that of the task")
+            raise UserError(f"evaluate_on.{name} changes the vocabulary: it must stay that of the task")
         if other.n_positions > task.n_positions:
             raise UserError(
                 f"evaluate_on.{name} has sequences of {other.n_positions} tokens: "

@@ -146,7 +146,5 @@ def _key(place: dict[Any, Any] | list[Any], name: str, shown: str) -> Any:
         numbers = {str(key): key for key in place if isinstance(key, int)}
         return name if name in place else numbers.get(name, name)
     if name not in map(str, range(len(place))):
-        raise UserError(
-            f"{shown}: {shortened(name)} is not an index of this list, which has {len(place)} entries (0 is the first)"
-        )
+        raise UserError(f"{shown}: {shortened(name)} is not an index of a list of length {len(place)} (0 is the first)")
     return int(name)

@@ -76,6 +76,7 @@ def _plain(problem: ErrorDetails) -> str:
     if problem["type"] == "model_type" or problem["type"] == "dict_type":
         return "should be a mapping of keys to values"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").replace(" after validation", "")
+    message = message.partition(", unable to parse")[0]
     return re.sub("tuple", "list", message, flags=re.IGNORECASE)
 
 

@@ -157,7 +157,7 @@ class FactDynamics(Study[InitScale]):
             steps_of = f"From step {amount(summary, start)} to {amount(summary, end)}"
             yield f"{steps_of} the model makes answers up: the loss stays at {told(summary, loss)}."
         else:
-            yield "There was no plateau on which it makes answers up."
+            yield "There was no plateau on which the model makes answers up."
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Losses with their levels and stages, distances, where the probability lies, and stages against α."""

@@ -227,10 +227,10 @@ def test_evaluate_on_is_part_of_the_digest():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"n_tokens": 60}, "evaluate_on.odd changes the vocabulary: it must be that of the task"),
+        ({"n_tokens": 60}, "evaluate_on.odd changes the vocabulary: it must stay that of the task"),
         (
             {"noise": {"token": "extra", "probability": 0.1}},
-            "evaluate_on.odd changes the vocabulary: it must be that of the task",
+            "evaluate_on.odd changes the vocabulary: it must stay that of the task",
         ),
         ({"seq_len": 13}, "evaluate_on.odd has sequences of 13 tokens: at most 12, as in the task"),
         (
