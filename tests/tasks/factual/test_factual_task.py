@@ -1,6 +1,5 @@
 """Sequences with a fact among noise, what is asked of them, and what trivial answers reach."""
 
-import csv
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
 from toytf.build import build_model
 from toytf.config.plugins import load_config
-from toytf.errors import UserError
 from toytf.evaluation import role_metrics, token_accuracy, token_loss
 from toytf.measurement import as_row
 from toytf.models import ToyTransformer
@@ -46,6 +44,8 @@ def drawn(task: FactualTask, n: int = 64) -> Batch:
 def small_model(task: FactualTask) -> ToyTransformer:
     return build_model(ModelConfig(d_model=8, n_layers=1, position="none"), task, 0)
 
+
+# Sequences
 
 sizes = st.fixed_dictionaries(
     {
@@ -146,6 +146,9 @@ def test_every_field_changes_the_sequences_or_their_answers(changed: dict[str, A
     assert not (same_tokens and torch.equal(before.targets, after.targets))
 
 
+# Roles
+
+
 def test_losses_by_role_add_up_and_are_those_of_the_definitions() -> None:
     """−ln p(a) = −ln p(A_r) − ln p(a|A_r), each from the probabilities of the same logits."""
     task = small()
@@ -243,140 +246,7 @@ def test_feed_forward_pairs_are_keyed_by_the_output_of_attention() -> None:
     assert task.memories(small_model(task)) == {}
 
 
-def test_names_of_a_file_become_names_of_tokens_and_outputs(tmp_path: Path) -> None:
-    path = tmp_path / "facts.csv"
-    path.write_text("subject,relation,attribute\nFrance,capital,Paris\nItaly,capital,Rome\n")
-    task = make(facts=str(path), n_noise=2)
-    assert task.token_names == ("France", "Italy", "capital", "n1", "n2", "⟨eos⟩")
-    assert task.output_names == ("Paris", "Rome")
-    only = make(facts=str(path), subjects=("Italy",))
-    assert only.output_names == ("Rome",)
-
-
-def test_an_unknown_pair_is_never_asked(tmp_path: Path) -> None:
-    path = tmp_path / "facts.csv"
-    path.write_text("subject,relation,attribute\na,x,1\na,y,2\nb,x,3\n")
-    task = make(facts=str(path))
-    batch = drawn(task, 300)
-    assert set(zip(batch.latents["subject"].tolist(), batch.latents["relation"].tolist(), strict=True)) == {
-        (0, 0),
-        (0, 1),
-        (1, 0),
-    }
-    assert len(task.every_fact(1, generator(0, "x")).tokens) == 3
-
-
-def test_a_run_has_its_facts_whatever_becomes_of_their_file(tmp_path: Path) -> None:
-    import toytf
-
-    path = tmp_path / "facts.csv"
-    path.write_text("subject,relation,attribute\na,x,1\nb,x,2\n")
-    changes = {"task.facts": str(path), "train.steps": 1, "probes": [], "threads": 1, "logging.wandb": "off"}
-    run = toytf.run(QUICK, changes, out=tmp_path / "run")
-    path.unlink()
-    assert toytf.Run.open(run.directory).task.output_names == ("1", "2")
-    path.write_text("subject,relation,attribute\na,x,1\nb,x,3\n")
-    with pytest.raises(UserError, match=r"holds a run with a different config \(task\.facts"):
-        toytf.run(QUICK, changes, out=tmp_path / "run", resume=True)
-
-
-STRANGE = (
-    "北京",
-    "القاهرة",
-    "😀",
-    '"',
-    "'",
-    "${oc.env:HOME}",
-    "???",
-    "<b>",
-    "</script>",
-    "a\nb",
-    "a\x85b",
-    "\x1b[31m",
-    "=1",
-)
-
-
-def test_thousands_of_facts_with_any_names_can_be_trained(tmp_path: Path) -> None:
-    """Names are text: nothing in them is looked up, obeyed or lost, and no number of them is too many for a run."""
-    import toytf
-
-    facts = [
-        (f"{STRANGE[i % 13]} {i}", f"{STRANGE[j]} r", f"{STRANGE[j]} {i % 7}") for i in range(300) for j in range(9)
-    ]
-    path = tmp_path / "facts.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("subject", "relation", "attribute"), *facts])
-    changes = {
-        "task.facts": str(path), "train.steps": 1, "train.batch_size": 8, "threads": 1, "logging.wandb": "off",
-        "probes": [{"kind": "facts", "repeats": 1}],
-    }  # fmt: skip
-    run = toytf.run(QUICK, changes, out=tmp_path / "run")
-    path.unlink()
-    again = toytf.Run.open(run.directory)
-    assert again.config.task.facts == tuple(facts)
-    assert set(again.task.token_names) >= {subject for subject, _, _ in facts}
-    run.summary_file.unlink()
-    toytf.run(run.config_file, out=run.directory, resume=True)
-    assert (run.directory / "report.html").exists()
-    assert len(again.probe("facts").failures["facts/accuracy"]) == 10
-
-
-def test_facts_can_be_in_the_config_itself() -> None:
-    task = make(facts=[["France", "capital", "Paris"], ["Italy", "capital", "Rome"]])
-    assert task.output_names == ("Paris", "Rome")
-    with pytest.raises(ValueError, match='"France, capital" has two answers, "Paris" and "Lyon"'):
-        make(facts=[["France", "capital", "Paris"], ["France", "capital", "Lyon"]])
-
-
-MISTAKES = {
-    "too_short": (
-        ["task.seq_len=2"],
-        "seq_len = 2 is too short: a subject, a relation and the end token need at least 3",
-    ),
-    "too_short_for_two": (["task.last=relation", "task.seq_len=1"], "a subject and a relation need at least 2"),
-    "nothing_to_fill_with": (["task.n_noise=0"], "n_noise = 0 leaves no token to fill seq_len = 32 with"),
-    "no_such_file": (["task.facts=nowhere.csv"], "no such file"),
-    "steep_zipf": (["task.relation_exponent=400"], "task.relation_exponent = 400: "),
-    "unreadable_file": (["task.facts=/"], "no such file"),
-    "names_without_a_file": (["task.subjects=[a]"], "subjects has an effect only with facts"),
-    "name_twice": (["task.relations=[a,b,a]"], "task.relations: a is listed twice"),
-    "two_answers": (["task.facts=[[a,x,'1'],[a,x,'2']]"], 'task.facts: "a, x" has two answers, "1" and "2"'),
-    "seed_of_no_random_table": (["task.table=structured", "task.table_seed=1"], "table_seed has an effect only"),
-}
-
-
-@pytest.mark.parametrize(("overrides", "says"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_in_the_task_is_answered_with_one_line(overrides: list[str], says: str, refused: "Refused") -> None:
-    refused(f"base: {QUICK}\n", overrides, [says])
-
-
-@pytest.mark.parametrize(
-    ("facts", "says"),
-    [
-        (
-            'subject,relation,attribute\na,x,"1\nb,x,2\n',
-            "line 3: not valid CSV: unexpected end of data (is a quotation mark left open?)",
-        ),
-        ("subject,relation,attribute\na,x,1\na,x,2\n", '"a, x" has two answers, "1" in line 2 and "2" in line 3'),
-        ("", "the file is empty"),
-        ("subject,relation,atribute\na,x,1\n", 'the first line does not have the column "attribute"'),
-    ],
-    ids=["open_quotation", "two_answers", "empty", "unknown_column"],
-)
-def test_a_file_that_is_no_fact_table_is_answered_with_one_line(
-    facts: str, says: str, refused: "Refused", tmp_path: Path
-) -> None:
-    path = tmp_path / "facts.csv"
-    path.write_text(facts)
-    refused(f"base: {QUICK}\n", [f"task.facts={path}"], [str(path), says])
-
-
-def test_sizes_beside_a_file_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "facts.csv"
-    path.write_text("subject,relation,attribute\na,x,1\n")
-    with pytest.raises(UserError, match="n_subjects has no effect with facts"):
-        load_config(QUICK, {"task": {"kind": "factual", "n_subjects": 3, "facts": str(path)}})
+# Training
 
 
 @pytest.mark.parametrize("beta", [20, 55])
@@ -403,3 +273,27 @@ def test_one_layer_learns_256_facts_within_320_steps(tmp_path: Path) -> None:
     changes = {"train.steps": 320, "train.evaluation.every": 64, "probes": [], "threads": 1, "logging.wandb": "off"}
     accuracy = toytf.run(QUICK, changes, out=tmp_path / "run").history.set_index("step")["eval/fact_accuracy"]
     assert 64 <= accuracy[accuracy > 0.99].index.min() <= 320
+
+
+# Mistakes
+
+MISTAKES = {
+    "too_short": (
+        ["task.seq_len=2"],
+        "seq_len = 2 is too short: a subject, a relation and the end token need at least 3",
+    ),
+    "too_short_for_two": (["task.last=relation", "task.seq_len=1"], "a subject and a relation need at least 2"),
+    "nothing_to_fill_with": (["task.n_noise=0"], "n_noise = 0 leaves no token to fill seq_len = 32 with"),
+    "no_such_file": (["task.facts=nowhere.csv"], "no such file"),
+    "steep_zipf": (["task.relation_exponent=400"], "task.relation_exponent = 400: "),
+    "unreadable_file": (["task.facts=/"], "no such file"),
+    "names_without_a_file": (["task.subjects=[a]"], "subjects has an effect only with facts"),
+    "name_twice": (["task.relations=[a,b,a]"], "task.relations: a is listed twice"),
+    "two_answers": (["task.facts=[[a,x,'1'],[a,x,'2']]"], 'task.facts: "a, x" has two answers, "1" and "2"'),
+    "seed_of_no_random_table": (["task.table=structured", "task.table_seed=1"], "table_seed has an effect only"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_the_task_is_answered_with_one_line(overrides: list[str], says: str, refused: "Refused") -> None:
+    refused(f"base: {QUICK}\n", overrides, [says])
