@@ -119,8 +119,8 @@ def test_own_rivals_change_what_is_stored_but_not_the_builder(rule: Rule, tmp_pa
     ("options", "says"),
     [
         ({"pairs": True}, "rule mine: the experiment capacity has no keys that are sums of two parts"),
-        ({"decoupled": True}, "rule mine: rivals of its own are for the experiment capacity"),
-        ({"decoupled": True, "experiments": ("capacity",), "search": "trained"}, "if one_shot or certified"),
+        ({"decoupled": True}, "rule mine: only one_shot and certified rules of the experiment capacity"),
+        ({"decoupled": True, "experiments": ("capacity",), "search": "trained"}, "can have own rivals"),
     ],
 )
 def test_an_entry_that_no_experiment_could_run_is_refused(options: dict[str, Any], says: str) -> None:

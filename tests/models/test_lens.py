@@ -86,5 +86,5 @@ def test_circuits_are_factored_matrices(model: ToyTransformer, lens: HookedToyTr
 def test_a_model_without_positions_has_no_W_pos():
     lens = HookedToyTransformer(build({"position": "none"}))
     assert "hook_pos_embed" not in lens.hook_dict
-    with pytest.raises(UserError, match="no positions"):
+    with pytest.raises(UserError, match="no positional embeddings"):
         _ = lens.W_pos

@@ -50,7 +50,7 @@ def test_hooks_act_on_the_loss_and_its_gradient_can_be_cached(lens: HookedToyTra
 def test_outputs_that_are_no_tokens_have_no_next_token_loss(return_type: str):
     lens = HookedToyTransformer(build({}, n_outputs=N + 4))
     for ask in (lens, lens.run_with_cache, lens.run_with_hooks):
-        with pytest.raises(UserError, match=f"the {N + 4} outputs .* are not its {N} tokens; take the logits and"):
+        with pytest.raises(UserError, match=f"the {N + 4} outputs .* are not its {N} tokens; use the logits and"):
             ask(some_tokens(), return_type=return_type)
     assert lens(some_tokens()).shape == (B, T, N + 4)
 
@@ -129,10 +129,10 @@ def test_a_forward_can_stop_before_a_layer(lens: HookedToyTransformer, stop: int
 
 @pytest.mark.parametrize("stop", [-3, 3])
 def test_a_forward_cannot_stop_where_there_is_no_layer(stop: int):
-    with pytest.raises(UserError, match=f"stop_at_layer = {stop}: this model has 2 layers: accepted: -2 to 2"):
+    with pytest.raises(UserError, match=f"stop_at_layer = {stop}: this model has 2 layers .accepted: -2 to 2"):
         HookedToyTransformer(build({}))(some_tokens(), stop_at_layer=stop)
 
 
 def test_a_stream_has_no_loss():
-    with pytest.raises(UserError, match="stop_at_layer gives the stream"):
+    with pytest.raises(UserError, match="stop_at_layer returns the residual stream"):
         HookedToyTransformer(build({}))(some_tokens(), return_type="loss", stop_at_layer=1)

@@ -110,7 +110,7 @@ def test_the_worst_pairs_are_named_with_the_rival_they_beat_or_lose_to():
     result = probe("margins", task, model, worst=2)
     assert result.failures["margin/W_OV2_min"] == [
         f"t → t: margin {-1 / unit:.2f} behind e",
-        f"e → e: margin {1 / unit:.2f} before t",
+        f"e → e: margin {1 / unit:.2f} ahead of t",
     ]
     assert result.metrics["margin/W_OV2_min"] == pytest.approx(-1 / unit)
     assert result.metrics["margin/W_OV2_median"] == pytest.approx(2 / unit)
@@ -121,7 +121,7 @@ def test_the_pairs_of_every_memory_are_named_even_if_recalled():
     result = probe("margins", task, model)
     assert result.metrics["margin/W_KQ1_min"] > 0
     assert len(result.failures["margin/W_KQ1_min"]) == 10
-    assert all(" → t=" in pair and " before t=" in pair for pair in result.failures["margin/W_KQ1_min"])
+    assert all(" → t=" in pair and " ahead of t=" in pair for pair in result.failures["margin/W_KQ1_min"])
 
 
 # Which matrix
