@@ -1,41 +1,23 @@
-"""The experiments fact_capacity and fact_grid: the largest table a model learns, and which models learn a table."""
+"""The experiment fact_capacity: the largest table that a model learns."""
 
 import json
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import toytf
 from tasks.factual.capacity.config import FactCapacityConfig
 from tasks.factual.capacity.experiment import FactCapacity, FactCapacityCase
-from tasks.factual.grid.config import FactGridConfig
-from tasks.factual.grid.experiment import boundary_places, paper_boundary
 from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
+from tests.tasks.factual.small_trainings import CHANGES, SMALL, values
 from toytf import theory
-from toytf.config.compose import read_config
-from toytf.errors import Interrupted
 from toytf.memory.search import Bracket
-from toytf.models.config import ModelConfig
-from toytf.stopping import stop_on_interrupt
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame, Refused
 
-FACTUAL_MODEL = Path(__file__).parents[4] / "configs" / "models" / "factual.yaml"
-
-QUIET: dict[str, Any] = {"device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
-SMALL: dict[str, Any] = {
-    "goal": 0.8,
-    "learning_rates": [5e-2],
-    "steps": 40,
-    "batch_size": 64,
-    "check_every": 10,
-    "check_sequences": 64,
-    "seq_len": 4,
-    **QUIET,
-}
 TINY: dict[str, Any] = {
     "experiment": "fact_capacity",
     "dimensions": [4, 6, 8],
@@ -46,29 +28,10 @@ TINY: dict[str, Any] = {
     "seeds": [0, 1],
     **SMALL,
 }
-GRID: dict[str, Any] = {
-    "experiment": "fact_grid",
-    "n_subjects": 4,
-    "n_relations": 4,
-    "n_answers": 2,
-    "d_model": 4,
-    "d_head": 2,
-    "heads": [4, 1],
-    "widths": [0, 16, 8],
-    "seeds": [0, 1],
-    **SMALL,
-}
-PAPER = {"n_subjects": 32, "n_relations": 32, "n_answers": 8, "d_model": 32, "d_head": 8}
-EASY = Trial(Sizes(8, 2, 4, 16), TableSize(2, 3, 2), 0)
-"""Six facts for 512 parameters: a twelfth of the line."""
-
-
-def capacity_config(**changes: Any) -> FactCapacityConfig:
-    return FactCapacityConfig.model_validate({**TINY, **changes})
 
 
 def capacity_study(**changes: Any) -> FactCapacity:
-    return FactCapacity(capacity_config(**changes))
+    return FactCapacity(FactCapacityConfig.model_validate({**TINY, **changes}))
 
 
 def named(case: FactCapacityCase) -> str:
@@ -81,26 +44,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
-    return toytf.run(GRID, out=tmp_path_factory.mktemp("grid") / "run")
-
-
-@pytest.fixture(scope="module")
 def hopeless(tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
     """One step learns nothing."""
     changes = {"steps": 1, "dimensions": [4, 8], "mixes": [[1, 2]]}
     return toytf.run({**TINY, **changes}, out=tmp_path_factory.mktemp("hopeless") / "run")
 
 
-# --- sizes
-
-
-def test_the_model_is_the_one_of_the_configs() -> None:
-    content = read_config(FACTUAL_MODEL)["model"]
-    assert Sizes(32, 8, 8, 64).model == ModelConfig.model_validate({**content, "d_model": 32})
-    without = Sizes(32, 8, 8, 0).model
-    assert without.feed_forward.kind == "none"
-    assert without.attention == Sizes(32, 8, 8, 64).model.attention
+# Sizes
 
 
 def test_a_mix_says_what_a_model_has_of_attention_and_hidden_units() -> None:
@@ -124,37 +74,7 @@ def test_tables_grow_by_their_rule() -> None:
     assert TableSize(12, 3, 8).n_facts == 36
 
 
-# --- one training
-
-
-def test_a_training_ends_at_the_goal_and_is_the_same_again() -> None:
-    found = trained_accuracies(capacity_config(steps=200), EASY)
-    assert len(found) == 1
-    assert found[0] >= 0.8
-    assert trained_accuracies(capacity_config(steps=4000), EASY) == found  # the goal came before the limit
-
-
-def test_learning_rates_are_tried_in_order_until_one_reaches_the_goal() -> None:
-    slow_first = trained_accuracies(capacity_config(learning_rates=[1e-9, 5e-2, 1e-8], steps=200), EASY)
-    assert len(slow_first) == 2
-    assert slow_first[0] < 0.8 <= slow_first[1]
-    all_slow = trained_accuracies(capacity_config(learning_rates=[1e-9, 1e-8], steps=20), EASY)
-    assert len(all_slow) == 2
-    assert max(all_slow) < 0.8
-
-
-def test_a_training_without_finite_values_ends_and_has_not_learned() -> None:
-    found = trained_accuracies(capacity_config(learning_rates=[1e30], steps=10**9), EASY)
-    assert found[0] < 0.8
-
-
-def test_a_training_can_be_stopped_between_two_looks() -> None:
-    with stop_on_interrupt(), pytest.raises(Interrupted):
-        signal.raise_signal(signal.SIGINT)
-        trained_accuracies(capacity_config(steps=10**9, goal=1.0, learning_rates=[1e-9]), EASY)
-
-
-# --- the search
+# The search
 
 
 def test_a_search_ends_between_a_learned_table_and_one_that_is_not() -> None:
@@ -166,6 +86,15 @@ def test_a_search_ends_between_a_learned_table_and_one_that_is_not() -> None:
         accuracy = max(trained_accuracies(study.config, Trial(study.sizes(case), study.table_size(S), 0)))
         assert (accuracy >= study.config.goal) is learned
     assert n_trainings >= 2
+
+
+def test_a_finer_resolution_asks_more(tiny: toytf.Run) -> None:
+    case = FactCapacityCase(8, 1.0, 2.0)
+    fine, n_fine = capacity_study(resolution=0.01).search(case, 0)
+    coarse, n_coarse = capacity_study(resolution=0.9).search(case, 0)
+    assert n_fine >= n_coarse
+    assert fine.infeasible == fine.feasible + 1
+    assert coarse.feasible <= fine.infeasible
 
 
 def test_every_capacity_has_its_bracket_and_facts_per_parameter(tiny: toytf.Run) -> None:
@@ -188,8 +117,6 @@ def test_every_capacity_has_its_bracket_and_facts_per_parameter(tiny: toytf.Run)
 
 
 def test_the_power_and_the_gain_are_those_of_the_capacities(tiny: toytf.Run) -> None:
-    import numpy as np
-
     summary, study = tiny.summary, FactCapacity(tiny.config)
     assert {f"parameter_exponent/{label}" for label in ("all", "feed_forward", "a1_b2", "a2_b0")} <= set(summary)
     assert summary["parameter_exponent/feed_forward"] == summary["parameter_exponent/a1_b2"]  # the only such mix
@@ -244,96 +171,28 @@ def test_a_case_that_fails_in_one_seed_is_marked_in_all(tmp_path: Path, monkeypa
     assert "no capacity found in every seed: d4_a1_b2, d4_a2_b0" in figure
 
 
-# --- the grid
+# The run
 
 
-def test_every_cell_has_an_accuracy_and_more_room_learns_more(grid: toytf.Run) -> None:
-    names = {f"accuracy/H{H}_m{m}" for H in (1, 4) for m in (0, 8, 16)}
-    assert names == {name for name in grid.summary if not name.endswith("/std")}
-    assert grid.summary["accuracy/H4_m16"] > grid.summary["accuracy/H1_m0"] + 0.1
-
-
-def test_the_boundary_is_that_of_the_paper_scaled_like_facts_and_attention() -> None:
-    paper = FactGridConfig.model_validate({**GRID, **PAPER})
-    corner, *_, end = paper_boundary(paper)
-    assert corner == (1280, 1660)
-    assert end == (4600, 0)
-    # 1024 facts over the parameters 4 x + 2 y there: hidden units store twice as much as attention alone.
-    assert 1024 / (4 * corner[0] + 2 * corner[1]) == pytest.approx(0.121, abs=0.001)
-    assert 1024 / (4 * end[0]) == pytest.approx(0.056, abs=0.001)
-    quarter = FactGridConfig.model_validate({**GRID, **PAPER, "n_subjects": 16, "n_relations": 16, "d_model": 16})
-    assert paper_boundary(quarter)[0] == (320, 415)
-    for other in ({"d_model": 8}, {"n_subjects": 5}, {"n_answers": 4}):
-        assert paper_boundary(FactGridConfig.model_validate({**GRID, **PAPER, **other})) == []
-
-
-def test_the_boundary_is_drawn_among_the_cells() -> None:
-    config = FactGridConfig.model_validate({**GRID, **PAPER})
-    (wall, top), corner, *_, end = boundary_places(config, [1, 5, 10, 20], [1, 32, 64])
-    assert (wall, top) == (1, 2.5)  # H = 5 is the second column
-    assert corner == pytest.approx((1, 1 + (1660 / 32 - 32) / 32))
-    assert end == pytest.approx((2 + (4600 / 256 - 10) / 10, -1 / 31))  # m = 0 is just below the row m = 1
-    assert boundary_places(config, [1, 2], [1, 32]) == []  # all of it is to the right
-    at, up = zip(*boundary_places(config, [12, 16], [1, 128]), strict=True)  # the wall is to the left
-    assert sorted(at) == list(at)
-    assert sorted(up, reverse=True) == list(up)
-    assert up[0] < 0.5
-
-
-# --- both
-
-
-def test_the_figures_are_drawn(tiny: toytf.Run, grid: toytf.Run, hopeless: toytf.Run) -> None:
-    saved = [
-        {path.stem: path.read_text() for path in (run.directory / "figures").glob("*.json")}
-        for run in (tiny, grid, hopeless)
-    ]
-    assert [set(figures) for figures in saved] == [{"facts_by_parameters"}, {"accuracy_grid"}, set()]
+def test_the_figure_is_drawn_if_there_is_a_capacity(tiny: toytf.Run, hopeless: toytf.Run) -> None:
+    (path,) = (tiny.directory / "figures").glob("*.json")
+    assert path.stem == "facts_by_parameters"
     for label in ("α = 1, β = 2", "α = 2, β = 0 (attention only)", "0.15 facts per parameter"):
-        assert label in json.loads(saved[0]["facts_by_parameters"])["data"].__str__()
+        assert label in str(json.loads(path.read_text())["data"])
+    assert [*(hopeless.directory / "figures").glob("*.json")] == []
 
 
-@pytest.mark.parametrize("experiment", ["tiny", "grid"])
-def test_a_resumed_run_ends_the_same(
-    experiment: str, request: pytest.FixtureRequest, ends_the_same: "EndsTheSame"
-) -> None:
-    whole: toytf.Run = request.getfixturevalue(experiment)
-    for rows in (3, len(whole.history) - 1):
-        ends_the_same(whole, rows)
+def test_a_resumed_run_ends_the_same(tiny: toytf.Run, ends_the_same: "EndsTheSame") -> None:
+    for rows in (3, len(tiny.history) - 1):
+        ends_the_same(tiny, rows)
 
 
-CHANGES: dict[str, Any] = {
-    "goal": 0.05,
-    "learning_rates": [2e-2],
-    "steps": 20,
-    "batch_size": 32,
-    "check_every": 1,  # the best of more looks
-    "check_sequences": 50,
-    "seq_len": 6,
-    "seeds": [-1, 3],  # a table has no negative seed: it is drawn all the same
-}
 CAPACITY_CHANGES = {"dimensions": [8], "mixes": [[1, 0]], "n_heads": 1, "table": "square", "n_answers": 8}
-GRID_CHANGES = {
-    "n_subjects": 5,
-    "n_relations": 5,
-    "n_answers": 3,
-    "d_model": 5,
-    "d_head": 1,
-    "heads": [2],
-    "widths": [4],
-}
 
 
 def test_the_tables_of_changes_have_every_field() -> None:
     others = {"experiment", "device", "threads", "logging"}
     assert {*CHANGES, *CAPACITY_CHANGES, "resolution"} == set(FactCapacityConfig.model_fields) - others
-    assert {*CHANGES, *GRID_CHANGES} == set(FactGridConfig.model_fields) - others
-
-
-def values(run: toytf.Run, group: str) -> list[float]:
-    """The values of a group in the order of the rows: no names and no seeds, which tell the config."""
-    rows = map(json.loads, run.metrics_file.read_text().splitlines())
-    return [value for row in rows for name, value in row.items() if name.partition("/")[0] == group]
 
 
 SEARCHED = {**TINY, "dimensions": [4], "mixes": [[1, 2]], "seeds": [0], "resolution": 0.01}
@@ -351,46 +210,25 @@ def test_every_field_changes_what_is_found(field: str, searched: toytf.Run, tmp_
     assert values(changed, "capacity") != values(searched, "capacity")
 
 
-def test_a_finer_resolution_asks_more(tiny: toytf.Run) -> None:
-    case = FactCapacityCase(8, 1.0, 2.0)
-    fine, n_fine = capacity_study(resolution=0.01).search(case, 0)
-    coarse, n_coarse = capacity_study(resolution=0.9).search(case, 0)
-    assert n_fine >= n_coarse
-    assert fine.infeasible == fine.feasible + 1
-    assert coarse.feasible <= fine.infeasible
-
-
-@pytest.mark.parametrize("field", [*CHANGES, *GRID_CHANGES])
-def test_every_field_changes_what_the_grid_measures(field: str, grid: toytf.Run, tmp_path: Path) -> None:
-    small = {**GRID, "heads": [4], "widths": [0], "seeds": [0]}
-    changed = toytf.run({**small, field: {**CHANGES, **GRID_CHANGES}[field]}, out=tmp_path / "run")
-    assert values(changed, "accuracy")[0] != values(grid, "accuracy")[0]  # of four heads without hidden units, seed 0
-
-
 MISTAKES = [
-    ("fact_capacity", "mixes=[[0.25,1]]", ["α = 0.25 at d = 16", "8 heads", "⌊0.25 · 16 / 8⌋ = 0", "d ≥ 32"]),
-    ("fact_capacity", "mixes=[[1,0.01]]", ["β = 0.01 at d = 16 leaves no hidden unit", "d ≥ 100"]),
-    ("fact_capacity", "mixes=[[1,2],[1,2]]", ["mixes: [1.0, 2.0] is listed twice"]),
-    ("fact_capacity", "mixes=[[0,2]]", ["mixes.0.0 = 0", "greater than 0"]),
-    ("fact_capacity", "dimensions=[16,16]", ["dimensions: 16 is listed twice"]),
-    ("fact_capacity", "learning_rates=[0.1,0.1]", ["learning_rates: 0.1 is listed twice"]),
-    ("fact_capacity", "learning_rates=[]", ["learning_rates", "at least 1"]),
-    ("fact_capacity", "seq_len=2", ["seq_len = 2", "greater than or equal to 3"]),
-    ("fact_capacity", "goal=0.125", ["goal = 0.125 is reached by knowing the relation alone", "1/8"]),
-    ("fact_capacity", "goal=1.5", ["goal = 1.5", "less than or equal to 1"]),
-    ("fact_capacity", "n_answers=1", ["n_answers = 1", "greater than or equal to 2"]),
-    ("fact_capacity", "mode=grid", ['"mode"', "accepted"]),
-    ("fact_grid", "heads=[2,2]", ["heads: 2 is listed twice"]),
-    ("fact_grid", "widths=[-1]", ["widths.0 = -1", "greater than or equal to 0"]),
+    ("mixes=[[0.25,1]]", ["α = 0.25 at d = 16", "8 heads", "⌊0.25 · 16 / 8⌋ = 0", "d ≥ 32"]),
+    ("mixes=[[1,0.01]]", ["β = 0.01 at d = 16 leaves no hidden unit", "d ≥ 100"]),
+    ("mixes=[[1,2],[1,2]]", ["mixes: [1.0, 2.0] is listed twice"]),
+    ("mixes=[[0,2]]", ["mixes.0.0 = 0", "greater than 0"]),
+    ("dimensions=[16,16]", ["dimensions: 16 is listed twice"]),
+    ("learning_rates=[0.1,0.1]", ["learning_rates: 0.1 is listed twice"]),
+    ("learning_rates=[]", ["learning_rates", "at least 1"]),
+    ("seq_len=2", ["seq_len = 2", "greater than or equal to 3"]),
+    ("goal=0.125", ["goal = 0.125 is reached by knowing the relation alone", "1/8"]),
+    ("goal=1.5", ["goal = 1.5", "less than or equal to 1"]),
+    ("n_answers=1", ["n_answers = 1", "greater than or equal to 2"]),
+    ("mode=grid", ['"mode"', "accepted"]),
 ]
 
 
-@pytest.mark.parametrize(("experiment", "override", "says"), MISTAKES, ids=[mistake[1] for mistake in MISTAKES])
-def test_a_mistake_is_answered_with_one_line(
-    experiment: str, override: str, says: list[str], refused: "Refused"
-) -> None:
-    sizes = "dimensions: [16]" if experiment == "fact_capacity" else "heads: [2]\nwidths: [4]"
-    refused(f"experiment: {experiment}\n{sizes}\n", [override], says)
+@pytest.mark.parametrize(("override", "says"), MISTAKES, ids=[mistake[0] for mistake in MISTAKES])
+def test_a_mistake_is_answered_with_one_line(override: str, says: list[str], refused: "Refused") -> None:
+    refused("experiment: fact_capacity\ndimensions: [16]\n", [override], says)
 
 
 def test_distinct_answers_leave_no_number_of_answers_to_choose(refused: "Refused") -> None:
