@@ -34,7 +34,7 @@ LETTERS, TITLE = 21, 24
 COLOURS = {"W_OV2": "#0072b2", "W_KQ2": "#d55e00", "W_KQ1": "#00855f"}
 TRIGGER, OUTPUT = COLOURS["W_KQ2"], COLOURS["W_OV2"]
 """W_KQ2 looks for triggers, W_OV2 copies outputs."""
-INK, GREY, PALE = "#222222", "#707070", "#dddddd"
+INK, GREY, FAINT, PALE = "#222222", "#707070", "#aaaaaa", "#dddddd"
 SHOWN = 24
 """Tokens of the sequence that is shown."""
 
@@ -256,22 +256,30 @@ def recall(panel: Panel) -> None:
 
 
 def front() -> Picture:
-    """README: where layer 2 looks, one learned matrix beside the ideal one, and recall during training."""
-    picture = Picture(520)
-    picture.text("<b>Where layer 2 looks</b>", 62, 8, size=TITLE)
-    second_layer(picture.panel(62, 48, 472, 458))
-    picture.text("<b>W_OV2, learned beside ideal</b>", 545, 8, size=TITLE)
-    learned, ideal = picture.panel(545, 88, 758, 301), picture.panel(780, 88, 993, 301)
-    learned_and_ideal(learned, ideal, "W_OV2", asked="asked: token z", answer="answer: token y")
-    picture.text("learned", 651, 56, xanchor="center")
-    picture.text("ideal", 886, 56, xanchor="center")
+    """README: how one answer is found, one learned matrix beside the ideal one, and recall during training."""
+    picture, shown = Picture(520), example()
+    picture.text("<b>How the next letter is found</b>", 20, 8, size=TITLE)
+    t = shown.scored[0]
+    trigger, answer = shown.tokens[t], shown.tokens[shown.answers(t)[0]]
+    panel = picture.panel(0, 40, 500, 505)
+    lines_of_attention(panel)
+    panel.label(f"<b>W_OV2</b>: copy {answer} to the output", t - 0.35, 2.5, COLOURS["W_OV2"], xanchor="right")
+    find = f"<b>W_KQ2</b>: find the token<br>that came after {trigger}"
+    panel.label(find, 3.1, 1.72, COLOURS["W_KQ2"], xanchor="right", align="right")
+    panel.label("<b>W_KQ1</b>: look one position back", 3, -0.42, COLOURS["W_KQ1"], xanchor="center")
+    picture.text("<b>W_KQ1, learned beside ideal</b>", 565, 8, size=TITLE)
+    learned, ideal = picture.panel(565, 88, 773, 296), picture.panel(795, 88, 1003, 296)
+    learned_and_ideal(learned, ideal, "W_KQ1", asked="from position t", answer="to position s")
+    picture.text("learned", 669, 56, xanchor="center")
+    picture.text("ideal", 899, 56, xanchor="center")
     lines = (
-        "Colour: the score u<sub>y</sub>ᵀ W e<sub>z</sub>, red is high.", "The red diagonal is y = z: the matrix",
-        "copies the token it is asked with.",
-    )  # fmt: skip
-    picture.text("<br>".join(lines), 545, 360)
-    picture.text("<b>Pairs each matrix recalls</b>", 1062, 8, size=TITLE)
-    panel = picture.panel(1062, 48, 1370, 458)
+        "Red: a high score. On the diagonal",
+        "t looks at t − 1. Late positions are",
+        "rarely needed, and partly learned.",
+    )
+    picture.text("<br>".join(lines), 565, 350)
+    picture.text("<b>Pairs each matrix recalls</b>", 1072, 8, size=TITLE)
+    panel = picture.panel(1072, 48, 1375, 458)
     recall(panel)
     panel.label("<b>W_OV2</b> copy", 138, 0.93, COLOURS["W_OV2"])
     panel.label("<b>W_KQ2</b><br>find", 2, 0.84, COLOURS["W_KQ2"])
@@ -280,27 +288,34 @@ def front() -> Picture:
     return picture
 
 
-def circuit() -> Picture:
-    """Tour: how one answer is found, with the attention weights of the trained model as lines."""
-    picture, shown = Picture(500), example()
+def lines_of_attention(panel: Panel) -> None:
+    """The first answer of the example, from tokens (below) to the prediction (above); line widths are attention."""
+    shown = example()
     t = shown.scored[0]
     s = shown.answers(t)[0]
-    trigger, answer = shown.tokens[t], shown.tokens[s]
-    panel = picture.panel(30, 0, 730, 500)
     panel.axis("x", range=[-0.6, t + 0.6], visible=False)
-    panel.axis("y", range=[-0.4, 3.4], visible=False)
+    panel.axis("y", range=[-0.6, 3.4], visible=False)
     chosen = {(0, s, s - 1): COLOURS["W_KQ1"], (1, t, s): COLOURS["W_KQ2"]}
     for layer, query in [*((0, position) for position in range(t + 1)), (1, t)]:
         for key, weight in enumerate(shown.attention[layer][query, : query + 1].tolist()):
-            colour = chosen.get((layer, query, key), "#aaaaaa")
-            line = {"color": colour, "width": (4 if colour == "#aaaaaa" else 12) * weight}
+            colour = chosen.get((layer, query, key), FAINT)
+            line = {"color": colour, "width": (4 if colour == FAINT else 12) * weight}
             panel.draw(go.Scatter(x=[key, query], y=[layer + 0.22, layer + 0.78], mode="lines", line=line))
     copied = {"color": COLOURS["W_OV2"], "width": 12}
     panel.draw(go.Scatter(x=[t, t], y=[2.22, 2.78], mode="lines", line=copied))
     colours = [TRIGGER if shown.counter[i] else OUTPUT if i and shown.counter[i - 1] else GREY for i in range(t + 1)]
     for row, i in [*((row, i) for row in (0, 1) for i in range(t + 1)), (2, t)]:
         panel.label(f"<b>{shown.tokens[i]}</b>", i, row, colours[i], xanchor="center", font_size=30)
-    panel.label(f"<b>{answer}</b>", t, 3, OUTPUT, xanchor="center", font_size=30)
+    panel.label(f"<b>{shown.tokens[s]}</b>", t, 3, OUTPUT, xanchor="center", font_size=30)
+
+
+def circuit() -> Picture:
+    """Tour: how one answer is found, in words."""
+    picture, shown = Picture(500), example()
+    t = shown.scored[0]
+    s = shown.answers(t)[0]
+    trigger, answer = shown.tokens[t], shown.tokens[s]
+    lines_of_attention(picture.panel(30, 0, 730, 500))
     words = {
         "W_OV2": f"layer 2: copy the token that was found to the output.<br>It predicts {answer} with probability "
         f"{shown.probability[t]:.2f}.",
@@ -310,8 +325,8 @@ def circuit() -> Picture:
         f"attention {shown.attention[0][s, s - 1]:.2f}.",
     }
     for row, (memory, text) in enumerate(words.items()):
-        picture.text(f"<b>{memory}</b>, {text}", 770, 85 + 131 * row, colour=COLOURS[memory])
-    picture.text("The sequence begins like this. In it the trigger o<br>is always followed by h, and a by j.", 770, 425)
+        picture.text(f"<b>{memory}</b>, {text}", 770, 85 + 125 * row, colour=COLOURS[memory])
+    picture.text("The sequence begins like this. In it the trigger o<br>is always followed by h, and a by j.", 770, 405)
     return picture
 
 
@@ -325,11 +340,7 @@ def attention() -> Picture:
     ticks = {"tickvals": [0, 15, 31, 47, 63], "ticktext": ["1", "16", "32", "48", "64"]}
     first.framed("x", n, title_text="… looks at this position", **ticks)
     first.framed("y", n, title_text="this position …", **ticks)
-    first.label(
-        "one position back,<br>up to position 40 or so;<br>later positions are rarely<br>needed and not learned yet",
-        30,
-        12,
-    )
+    first.label("one position back,<br>with gaps at late positions,<br>which are rarely needed", 30, 12)
     picture.text("<b>Layer 2 (L1H0): the first 24 tokens</b>", 800, 8, size=TITLE)
     second_layer(picture.panel(800, 48, 1360, 608), ring=24)
     return picture
