@@ -11,13 +11,10 @@ from scipy import stats
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.floors import optimal_levels
 from tasks.bigram.task import BigramTask
+from tests.tasks.bigram.sequences import N, model_for
 from toytf.errors import UserError
-from toytf.models import ToyTransformer
-from toytf.models.config import ModelConfig
 from toytf.randomness import generator
 from toytf.task import Batch
-
-N = 65
 
 
 def make(probability: float | None = 0.3, token: str = "!", **fields: Any) -> BigramTask:
@@ -28,14 +25,6 @@ def make(probability: float | None = 0.3, token: str = "!", **fields: Any) -> Bi
 
 def sample(task: BigramTask, n: int = 300) -> Batch:
     return task.sample(n, generator(0, "batch"))
-
-
-def model_for(task: BigramTask, **fields: Any) -> ToyTransformer:
-    config = ModelConfig.model_validate({"d_model": 16, **fields})
-    n = len(task.token_names)
-    return ToyTransformer(
-        config, n_tokens=n, n_positions=task.n_positions, n_outputs=n, generator=generator(0, "model")
-    )
 
 
 def after_triggers(task: BigramTask, batch: Batch) -> list[tuple[int, int, int, int]]:
