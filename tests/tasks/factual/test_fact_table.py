@@ -81,7 +81,7 @@ def test_entropies_are_those_of_the_table_not_of_its_sizes(tmp_path: Path) -> No
     assert table.conditional_entropy() == pytest.approx((entropy([1, 1, 1]) + entropy([2, 1])) / 2)
 
 
-def test_laws_of_subjects_and_relations_weigh_the_answers(tmp_path: Path) -> None:
+def test_distributions_of_subjects_and_relations_weigh_the_answers(tmp_path: Path) -> None:
     table = read_table(file(tmp_path, COUNTRIES))
     given = np.array([0.5, 0.25, 0.25]), np.array([0.8, 0.2])
     expected = {"Paris": 0.4, "euro": 0.15, "Rome": 0.2, "Tokyo": 0.2, "yen": 0.05}

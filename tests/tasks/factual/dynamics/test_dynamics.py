@@ -240,7 +240,7 @@ class _NoFloat64(TorchDispatchMode):
         return found
 
 
-def test_laws_come_to_a_device_without_float64() -> None:
+def test_distributions_come_to_a_device_without_float64() -> None:
     table = structured_table(8, 2, 4)
     facts = FactBatch(torch.zeros(32, 16, device="meta"), torch.zeros(32, dtype=torch.long, device="meta"))
     with _NoFloat64():
