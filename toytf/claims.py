@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
 
-from toytf.config.compose import locate, read_config
+from toytf.config.compose import read_config
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.config.sections import Config, digest, validate
 from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_shipped
@@ -229,13 +229,17 @@ def choose(names: Iterable[str]) -> dict[str, Path]:
 def _meant(name: str, files: dict[str, Path]) -> dict[str, Path]:
     """The claims that one word means: an area, area/name, a name that one area has, or the path of a file."""
     areas = {claim.partition("/")[0] for claim in files}
-    known = {claim: path for claim, path in files.items() if name in (claim, *claim.split("/"))}
-    if len(known) == 1 or name in areas:
-        return known
-    if known:
-        raise UserError(f'several claims are called "{name}": choose {" or ".join(known)}')
-    path = locate(name, Path()) if name.endswith(".yaml") else Path(name)
-    if is_file(path):
+    if name in areas:
+        return {claim: path for claim, path in files.items() if claim.startswith(f"{name}/")}
+    path = Path(name)
+    if not is_file(path):
+        bare = path.as_posix().removeprefix("configs/").removeprefix("claims/").removesuffix(".yaml")
+        known = {claim: file for claim, file in files.items() if bare in (claim, claim.partition("/")[2])}
+        if len(known) > 1:
+            raise UserError(f'several claims are called "{bare}": choose {" or ".join(known)}')
+        if known:
+            return known
+    else:
         shipped = {claim: file for claim, file in files.items() if file.samefile(path)}
         return shipped or {path.stem: path}
     former = path.name.removesuffix(".yaml")

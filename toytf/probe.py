@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
 
-from toytf.measurement import Measurement, Reference, as_row
+from toytf.measurement import Measurement, Quantity, Reference, as_row
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch, Task
 
@@ -56,6 +56,9 @@ class Probe(ABC):
 
     def check(self, model: ToyTransformer, task: Task) -> None:  # noqa: B027
         """Refuse a model that the probe cannot be used on, before anything is trained."""
+
+    def check_resumed(self, known: Mapping[str, Quantity]) -> None:  # noqa: B027
+        """Refuse to continue a run whose metrics, given by flat name, an earlier version named in another way."""
 
     def at_every_evaluation(self, task: Task) -> bool:
         """Is it due at every evaluation of a training on this task, or only after the last step?"""

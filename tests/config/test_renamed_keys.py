@@ -166,3 +166,14 @@ def test_an_override_of_an_earlier_run_goes_by_the_present_name(whole: toytf.Run
         toytf.load_config(earlier / "config.yaml", [f"{old}=3"])
     with pytest.raises(UserError, match=new.rpartition(".")[2]):
         toytf.load_config(earlier / "config.yaml", [f"{new}={{}}"])
+
+
+def test_a_run_that_has_a_key_by_both_names_is_refused(earlier: Path) -> None:
+    path = earlier / "config.yaml"
+    content = load_yaml(path.read_text(), "")
+    names = {"train": ("tests", "evaluate_on"), "storage": ("noise", "noise_vectors")}
+    old, new = names.get(content["experiment"], ("alphas", "init_scales"))
+    content[new] = content[old]
+    path.write_text(dump_yaml(content))
+    with pytest.raises(UserError, match=f'unknown key "{old}": it is now called "{new}"'):
+        toytf.load_config(path)

@@ -188,3 +188,16 @@ def _is_one_line(ended: Any, says: str) -> None:
     assert (ended.code, ended.out) == (2, "")
     assert re.fullmatch(r"toytf: .+\n", ended.err)
     assert says in ended.err
+
+
+@pytest.mark.parametrize("name", ["bigram/ideal.yaml", "claims/bigram/ideal", "configs/claims/bigram/ideal.yaml"])
+def test_a_claim_is_found_by_its_file_name_and_is_no_config(name: str) -> None:
+    assert choose([name]) == {"bigram/ideal": claim_files()["bigram/ideal"]}
+
+
+def test_an_own_file_comes_before_what_ships(elsewhere: Path) -> None:
+    (elsewhere / "quickstart.yaml").write_text("base: configs/quickstart\nseeds: [7]\n")
+    (elsewhere / "mine.yaml").write_text("base: factual/quick\nseeds: [8]\n")
+    for name, seeds in {"quickstart": (7,), "mine": (8,), "configs/quickstart": (0,)}.items():
+        config: Any = toytf.load_config(name)
+        assert config.seeds == seeds

@@ -309,3 +309,12 @@ def test_a_failure_of_wandb_does_not_stop_the_run(
     assert "Traceback" not in ended.err
     (told,) = (line for line in ended.err.splitlines() if line.startswith("toytf: "))
     assert "wandb (offline) stopped mirroring" in told
+
+
+def test_only_a_training_opens_as_a_trained_run(tiny_run: toytf.Run, tmp_path: Path) -> None:
+    assert isinstance(toytf.TrainedRun.open(tiny_run.directory), toytf.TrainedRun)
+    study = {"experiment": "storage", "rules": ["hebbian"], "dimension": 4, "n": 6, "logging": {"wandb": "off"}}
+    toytf.run(study, out=tmp_path / "run")
+    assert not isinstance(toytf.Run.open(tmp_path / "run"), toytf.TrainedRun)
+    with pytest.raises(UserError, match="a run of the experiment storage, which has no model"):
+        toytf.TrainedRun.open(tmp_path / "run")

@@ -149,3 +149,14 @@ def test_parts_of_another_run_are_not_taken_for_its_own(config: Path, uninterrup
 def test_the_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     words = shlex.split(Run(tmp_path / "a run").resume_command)
     assert words[3:] == ["--out", str(tmp_path / "a run"), "--resume"]
+
+
+def test_resuming_the_config_of_a_run_means_that_run(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(uninterrupted, out)
+    (out / "summary.json").unlink()
+    ended = subprocess.run(
+        [COMMAND, "run", out / "config.yaml", "--resume"], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ended.stdout.splitlines()[-1] == str(out)
+    assert (out / "summary.json").read_bytes() == (uninterrupted / "summary.json").read_bytes()

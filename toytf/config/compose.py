@@ -27,7 +27,8 @@ def read_config(
     mapping is relative to `folder` (default: the working directory).
     """
     if isinstance(source, str | Path):
-        path = locate(source, Path())
+        own = Path(f"{source}.yaml")  # a bare name means one's own file before what ships
+        path = own if is_file(own) and not is_file(Path(source)) else locate(source, Path())
         merged = _compose(_load(path, source), path, ())
     else:
         path = (folder or Path()) / "config"

@@ -224,13 +224,13 @@ def load_config(
     label = str(source) if isinstance(source, str | Path) else "config"
     if isinstance(source, str | Path):
         content = read_config(source)
-        if _lies_in_run(Path(source)) if of_run is None else of_run:
+        if lies_in_run(Path(source)) if of_run is None else of_run:
             translate(experiment_schema(), content)
         source = content
     return validate(experiment_schema(), read_config(source, overrides, folder), label)
 
 
-def _lies_in_run(path: Path) -> bool:
+def lies_in_run(path: Path) -> bool:
     """Is this the config.yaml of a run directory? Such a directory has checksums or rows, from the first moment on."""
     return path.name == "config.yaml" and any(path.with_name(name).exists() for name in _OF_RUNS)
 

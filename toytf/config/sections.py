@@ -41,7 +41,8 @@ class Config(BaseModel):
     def _refuse_what_cannot_be(cls, data: Any, info: ValidationInfo) -> Any:
         if isinstance(data, dict) and info.context == _TRANSLATE:
             for former in set(cls.renamed) & set(data):
-                data[cls.renamed[former]] = data.pop(former)
+                if cls.renamed[former] not in data:
+                    data[cls.renamed[former]] = data.pop(former)
         if isinstance(data, Mapping):
             for key in data:
                 if key not in cls.model_fields:

@@ -10,7 +10,7 @@ from typing import Any
 
 from toytf.config.compose import Overrides
 from toytf.config.footprint import check_memory, free_memory
-from toytf.config.plugins import ExperimentConfig, implementation, load_config
+from toytf.config.plugins import ExperimentConfig, implementation, lies_in_run, load_config
 from toytf.config.sections import digest
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason
 from toytf.runs import Run
@@ -40,6 +40,8 @@ def run(
     that seems to need more memory than there is.
     """
     config = load_config(source, overrides)
+    if out is None and resume and isinstance(source, str | Path) and lies_in_run(Path(source)):
+        out = Path(source).parent
     directory = Path(out) if out is not None else default_directory(source, config)
     return run_config(config, directory, resume=resume, force=force)
 

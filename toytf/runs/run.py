@@ -87,7 +87,11 @@ class Run:
 
         if not self.config.trains_model:
             raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}, which has no model")
-        return self if isinstance(self, TrainedRun) else TrainedRun(self.directory)
+        if isinstance(self, TrainedRun):
+            return self
+        trained = TrainedRun(self.directory)
+        trained.__dict__["config"] = self.config  # it is read once
+        return trained
 
     def check_files(self) -> None:
         """Refuse a run whose files are not what toytf wrote: config, rows and summary."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 class TrainedRun(Run):
     """A run whose experiment trains a model on a task."""
+
+    @classmethod
+    def open(cls, directory: Path | str) -> "TrainedRun":
+        """A run that exists; refused if its experiment trains no model."""
+        return super().open(directory).trained
 
     @cached_property
     def config(self) -> "TrainExperimentConfig":
