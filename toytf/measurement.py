@@ -7,9 +7,10 @@ a record is written down, in metrics.jsonl, summary.json, wandb and claims; `fla
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from string import Formatter
 from typing import Any, Literal, NamedTuple
 
-from toytf.errors import UserError
+from toytf.errors import UserError, shortened
 
 Scalar = str | int | float
 """What a factor of a measurement can be; True says that it is so, such as `weighted`."""
@@ -46,6 +47,20 @@ class Headline(NamedTuple):
     rank: int = 0
     """If there are too many, those of rank 0 come first, then those of rank 1 …"""
 
+    def factors(self) -> set[str]:
+        """The factors that the phrase names; refuses a phrase that cannot be filled in."""
+        try:
+            parsed = list(Formatter().parse(self.phrase))
+        except ValueError:
+            parsed = [("", "", "", None)]
+        named = {factor for _, factor, _, _ in parsed if factor is not None}
+        if not all(factor.isidentifier() for factor in named):
+            raise UserError(
+                f'the phrase "{shortened(self.phrase)}" of a headline has braces that name no factor: write {{d}} for '
+                "the factor d, and {{ or }} for a brace itself"
+            )
+        return named
+
 
 @dataclass(frozen=True)
 class Group:
@@ -74,6 +89,8 @@ class Group:
     def __post_init__(self) -> None:
         if self.name in ("", "seed", "step", *KINDS) or set(self.name) & set("/@"):
             raise UserError(f'a group cannot be called "{self.name}"')
+        for row in self.headline or ():
+            row.factors()  # a mistake in a phrase should show before anything is measured
 
     def measurement(
         self,
@@ -224,11 +241,27 @@ def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> d
 def quantity_of(name: str) -> Quantity:
     """What can be told of a metric by its flat name alone, as of runs that an earlier version made."""
     first, _, rest = name.partition("/")
-    group, _, on = first.partition("@")
-    timed: Literal["", "onset", "halfway"] = "onset" if group == "recall" else "halfway" if group == "eval" else ""
-    quantity = rest.rpartition("_")[2] if group == "eval" else ""
-    at: dict[str, Scalar] = {factor: said for factor, said in (("on", on), ("quantity", quantity)) if said}
-    return Quantity(Group(group, group, timed=timed), rest, at, ("quantity",) if quantity else ())
+    name_of_group, _, on = first.partition("@")
+    group = _GROUPS.get(name_of_group) or Group(name_of_group, name_of_group)
+    at: dict[str, Scalar] = {"on": on} if on else {}
+    metric, _, heuristic = rest.partition("/")
+    role, _, quantity = metric.rpartition("_")
+    if name_of_group in ("eval", "floor") and role and quantity in ("accuracy", "loss"):
+        own = {"role": role, "quantity": quantity, "heuristic": heuristic}
+        return Quantity(group, "", at | {factor: said for factor, said in own.items() if said})
+    return Quantity(group, rest, at)
+
+
+_GROUPS = {
+    group.name: group
+    for group in (
+        Group("recall", "recall", timed="onset"),
+        Group("eval", "eval", timed="halfway"),
+        Group("floor", "floor", place="last", curve=False, variants=("heuristic",), short=True),
+        *(Group(name, name, place="log") for name in ("train", "norm", "grad_norm")),
+    )
+}
+"""What is known of groups by their names alone."""
 
 
 # Quantities as JSON

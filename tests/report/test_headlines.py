@@ -1,10 +1,14 @@
 """The short table: at most twelve rows, chosen by those who measure, each with a phrase before its name."""
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toytf.errors import UserError
 from toytf.measurement import Group, Headline, Measurement, as_row, from_json, to_json
-from toytf.report.headlines import ROWS, ShortTable, short_table
+from toytf.report.headlines import ROWS, ShortTable, headline_of, short_table
 
 WHERE = Group(
     "attention", "Where it attends", variants=("head",),
@@ -42,6 +46,34 @@ def test_rows_come_as_declared_and_nothing_else_of_the_group() -> None:
 def test_a_phrase_names_the_factors_of_its_metric_and_passes_over_metrics_without_them() -> None:
     table = short(STORED.measurement(5.0, rule="hebbian", d=8), STORED.measurement(5.0, "other", rule="hebbian"))
     assert phrases(table) == ["pairs that hebbian stores at d = 8"]
+
+
+def test_a_whole_number_is_written_in_full_and_a_format_is_obeyed() -> None:
+    group = Group("g", "", headline=(Headline("*", "{n} at {a} or {a:.2f}, {rule}"),))
+    table = short(group.measurement(1.0, n=2**20, a=0.5, rule="hebbian"))
+    assert phrases(table) == ["1048576 at 0.5 or 0.50, hebbian"]
+    assert phrases(short(STRANGE.measurement(1.0, n=2**20))) == ["A stranger's numbers (n = 1048576)"]
+
+
+@pytest.mark.parametrize("phrase", ["lone {", "lone }", "{}", "{0}", "{d.real}", "{d[0]}"])
+def test_a_phrase_that_cannot_be_filled_in_is_refused_before_anything_is_measured(phrase: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f'the phrase "{phrase}" of a headline')):
+        Group("g", "", headline=(Headline("*", phrase),))
+
+
+@pytest.mark.parametrize("phrase", ["at {dd}", "{rule:.1f}"])
+def test_a_phrase_with_a_wrong_factor_or_format_leaves_the_row_under_its_title(phrase: str) -> None:
+    group = Group("g", "Title", headline=(Headline("*", phrase),))
+    assert phrases(short(group.measurement(1.0, rule="hebbian", d=8))) == ["Title (hebbian, d = 8)"]
+
+
+def test_the_short_table_and_others_ask_alike_which_headline_a_metric_has() -> None:
+    group = Group("g", "", variants=("head",), headline=(Headline("W_*", "a matrix"), Headline("b", "b at {d}")))
+    shown, *hidden = (
+        group.measurement(1.0, "W_OV2"), group.measurement(1.0, "a"), group.measurement(1.0, "W_OV2", head=0)
+    )  # fmt: skip
+    assert headline_of(shown.quantity) == Headline("W_*", "a matrix")
+    assert [headline_of(one.quantity) for one in hidden] == [None, None]
 
 
 def test_the_first_headline_that_fits_a_metric_has_it() -> None:
@@ -83,6 +115,8 @@ def test_declared_rows_push_out_those_that_are_not() -> None:
 def test_of_many_sizes_the_largest_are_shown_for_every_rule_alike() -> None:
     table = short(*(STORED.measurement(1.0, rule=rule, d=d) for rule in "abcde" for d in (8, 16, 32, 64)))
     assert names(table) == [f"stored/{rule}_d{d}" for rule in "abcde" for d in (32, 64)]  # three sizes would be 15 rows
+    decimals = short(*(STRANGE.measurement(1.0, alpha=alpha) for alpha in (1.0, 0.5, 0.125, 0.0625)))
+    assert names(decimals) == [f"strange/a{alpha}" for alpha in ("0.0625", "0.125", "0.5", "1")]
 
 
 def test_no_column_is_empty() -> None:

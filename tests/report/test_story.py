@@ -1,5 +1,7 @@
 """Numbers in the sentences at the end of a run: short, honest about rounding, beside what they are read against."""
 
+import math
+
 import pytest
 
 from toytf.report.story import against, amount, counted, listed, percent, short, told
@@ -16,6 +18,11 @@ from toytf.report.story import against, amount, counted, listed, percent, short,
         (0.9837, 0.0123, "98.4 ± 1.2 %"),
         (0.9837, 0.0004, "98.4 ± 0.1 %"),  # a spread is never rounded to none
         (1.0, 0.0, "100 %"),
+        (0.9999, 0.0001, "99.99 ± 0.01 %"),
+        (1 - 1e-9, 1e-8, "> 99.9 %"),
+        (0.1, 1.7e-17, "10.0 %"),  # equal values, but for rounding
+        (0.5, math.nan, "50.0 %"),
+        (math.nan, None, "nan %"),
     ],
 )
 def test_a_fraction_is_said_in_percent(value: float, spread: float | None, said: str) -> None:
@@ -33,6 +40,10 @@ def test_a_fraction_is_said_in_percent(value: float, spread: float | None, said:
         (12.382, 0.572, "12.4 ± 0.6"),
         (563.25, 22.6, "563 ± 23"),
         (50.0, 0.0, "50"),
+        (0.1, 1.7e-17, "0.1"),
+        (0.1, math.nan, "0.1"),
+        (0.1, math.inf, "0.1"),
+        (math.nan, 0.1, "nan"),
     ],
 )
 def test_a_number_has_the_digits_that_its_spread_leaves_sure(value: float, spread: float | None, said: str) -> None:

@@ -4,12 +4,13 @@ Whoever measures declares them (`Group.headline`). A group that declares nothing
 after those that are declared.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from string import Formatter
+from typing import Any
 
-from toytf.measurement import Headline, Quantity
+from toytf.measurement import Group, Headline, Quantity, Scalar, flat
 from toytf.report.table import TableRow, TableSection, columns, summary_table
 
 ROWS = 12
@@ -71,11 +72,8 @@ def short_table(summary: Mapping[str, float], known: Mapping[str, Quantity], *, 
 
 def _candidates(place: int, section: TableSection) -> Iterator[_Candidate]:
     """The rows of a group that belong in a short table, in the order in which it declares them."""
-    group, left = section.group, list(section.rows)
-    declared = group.headline is not None
-    for headline in group.headline if group.headline is not None else [Headline("*", "", UNDECLARED_RANK)]:
-        matching = [row for row in left if _belongs(row.quantity, headline)]
-        left = [row for row in left if row not in matching]
+    declared = section.group.headline is not None
+    for headline, matching in _by_headline(section).items():
         series: dict[object, list[TableRow]] = {}
         for row in matching:
             series.setdefault(_without_sizes(row.quantity), []).append(row)
@@ -83,17 +81,69 @@ def _candidates(place: int, section: TableSection) -> Iterator[_Candidate]:
             own = _without_sizes(row.quantity)
             smaller = len(series[own]) - 1 - series[own].index(row)
             later = 0 if declared else [*series].index(own)
-            phrase = headline.phrase.format_map(_factors(row.quantity)) if declared else _titled(row.quantity)
+            phrase = _phrase(row.quantity, headline) if declared else _titled(row.quantity)
             on = f" (on {section.on})" if section.on else ""
             yield _Candidate(headline.rank + smaller + later, place, phrase + on, row)
 
 
-def _belongs(quantity: Quantity, headline: Headline) -> bool:
-    """Does a headline name this metric, and does the metric have the factors that the phrase speaks of?"""
-    asked = {factor for _, factor, _, _ in Formatter().parse(headline.phrase) if factor}
+def headline_of(quantity: Quantity) -> Headline | None:
+    """The first headline of its group that names a metric, and whose phrase speaks of factors that it has.
+
+    None: it has no place in a short table.
+    """
+    return next((row for row in _headlines(quantity.group) if _fits(quantity, row)), None)
+
+
+def _headlines(group: Group) -> Sequence[Headline]:
+    return group.headline if group.headline is not None else [Headline("*", "", UNDECLARED_RANK)]
+
+
+def _by_headline(section: TableSection) -> dict[Headline, list[TableRow]]:
+    """The rows of each headline.
+
+    One that fits no row speaks of a factor that there is not: it has the rows that it names, unless they are another's.
+    """
+    found: dict[Headline, list[TableRow]] = {headline: [] for headline in _headlines(section.group)}
+    for row in section.rows:
+        headline = headline_of(row.quantity)
+        if headline is not None:
+            found[headline].append(row)
+    taken = {flat(row.quantity) for rows in found.values() for row in rows}
+    for headline, rows in found.items():
+        if not rows:
+            rows += [row for row in section.rows if flat(row.quantity) not in taken and _names(headline, row.quantity)]
+            taken |= {flat(row.quantity) for row in rows}
+    return found
+
+
+def _fits(quantity: Quantity, headline: Headline) -> bool:
+    return _names(headline, quantity) and headline.factors() <= {*quantity.at}
+
+
+def _names(headline: Headline, quantity: Quantity) -> bool:
+    """Is it its label, or one that its pattern shows?"""
     hidden = (quantity.is_variant and not quantity.group.short) or quantity.group.place == "full"
-    named = quantity.label == headline.label or (fnmatchcase(quantity.label, headline.label) and not hidden)
-    return named and asked <= {*quantity.at}
+    return quantity.label == headline.label or (fnmatchcase(quantity.label, headline.label) and not hidden)
+
+
+def _phrase(quantity: Quantity, headline: Headline) -> str:
+    """The phrase with the factors of a metric; its title if it has none of that name, or not of that format."""
+    try:
+        return _Words().vformat(headline.phrase, (), quantity.at)
+    except (KeyError, ValueError):
+        return _titled(quantity)
+
+
+class _Words(Formatter):
+    """Factors in words: 0.5, 64, optimum."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """A number as short as it can be, unless a format is given."""
+        return f"{value:{format_spec}}" if format_spec else _word(value)
+
+
+def _word(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _without_sizes(quantity: Quantity) -> object:
@@ -101,16 +151,11 @@ def _without_sizes(quantity: Quantity) -> object:
     return quantity.name, *((factor, value) for factor, value in quantity.at.items() if isinstance(value, str | bool))
 
 
-def _factors(quantity: Quantity) -> dict[str, str]:
-    """Factors in words: 0.5, 64, optimum."""
-    return {factor: value if isinstance(value, str) else f"{value:g}" for factor, value in quantity.at.items()}
-
-
 def _titled(quantity: Quantity) -> str:
     """The title of a group, what a metric is called and what it was taken at: `Agreement (copies, d = 64)`."""
     said = {factor: value for factor, value in quantity.at.items() if factor not in ("on", *quantity.plain)}
     words = [
-        factor if value is True else value if isinstance(value, str) else f"{factor} = {value:g}"
+        factor if value is True else value if isinstance(value, str) else f"{factor} = {_word(value)}"
         for factor, value in said.items()
         if value is not False
     ]

@@ -11,6 +11,10 @@ from toytf.report.headlines import short_table
 if TYPE_CHECKING:
     from toytf.runs import Run
 
+ROUNDING = 1e-9
+"""A spread over seeds below this fraction of the mean comes from rounding."""
+MOST_PLACES = 4
+
 Form = Callable[[float, float | None], str]
 """How a number and its spread are said."""
 
@@ -63,7 +67,7 @@ def against(summary: Mapping[str, float], metric: str, form: Form | None = None)
 
 def short(value: float, spread: float | None = None) -> str:
     """A number for a sentence, of three digits, or as many as its spread leaves sure: `61.7`, `182 ± 3`, `1696`."""
-    if not spread:
+    if spread is None or not _is_spread(value, spread):
         return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     places = max(0, -math.floor(math.log10(spread)))
     return f"{value:.{places}f} ± {spread:.{places}f}"
@@ -71,13 +75,27 @@ def short(value: float, spread: float | None = None) -> str:
 
 def percent(value: float, spread: float | None = None) -> str:
     """A fraction in percent; what only rounds to 0 or 100 is not said to be so: `98.4 %`, `100 %`, `> 99.9 %`."""
-    if spread:
-        return f"{100 * value:.1f} ± {max(100 * spread, 0.1):.1f} %"
+    if not math.isfinite(value):
+        return f"{value} %"
+    places = _places_of_difference(value)
+    if spread is not None and _is_spread(value, spread) and places <= MOST_PLACES:
+        return f"{100 * value:.{places}f} ± {max(100 * spread, 10**-places):.{places}f} %"
     if value in (0, 1):
         return f"{100 * value:.0f} %"
     if abs(value - round(value)) < 5e-4:
         return f"{'>' if value < 1 else '<'} 99.9 %" if value > 0.5 else f"{100 * value:.1g} %"
     return f"{100 * value:.1f} %"
+
+
+def _is_spread(value: float, spread: float) -> bool:
+    """Is it more than none, and than what floating-point numbers make of equal values?"""
+    return math.isfinite(value) and math.isfinite(spread) and spread > ROUNDING * abs(value)
+
+
+def _places_of_difference(value: float) -> int:
+    """Decimals of a percentage: one, or as many as tell it from 0 and 100."""
+    away = 100 * abs(value - round(value))
+    return max(1, -math.floor(math.log10(2 * away))) if away else 1
 
 
 def listed(words: Sequence[str], joint: str = "and") -> str:

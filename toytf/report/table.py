@@ -96,7 +96,20 @@ def summary_table(
     return sorted(found, key=lambda section: (section.on, PLACES.index(section.group.place)))
 
 
-def _natural(row: TableRow) -> list[str | int]:
-    """Sort d8 before d16: digits compare as numbers."""
-    parts = re.split(r"(\d+)", row.quantity.label)
-    return [int(part) if i % 2 else part for i, part in enumerate(parts)]
+def _natural(row: TableRow) -> list[tuple[str, float]]:
+    """Sort by the parts of a label, d8 before d16 and 0.125 before 0.5: numbers compare as numbers."""
+    quantity, group = row.quantity, row.quantity.group
+    said = [factor for factor in quantity.at if factor not in ("on", *quantity.plain)]
+    parts = _digits(quantity.name)
+    for factor in sorted(said, key=lambda factor: factor in group.variants):
+        value, joint = quantity.at[factor], "/" if factor in group.variants else "_"
+        if isinstance(value, bool):
+            parts += [(joint + factor, 0.0)] if value else []
+        else:
+            parts += _digits(joint + value) if isinstance(value, str) else [(joint + factor, float(value))]
+    return parts
+
+
+def _digits(word: str) -> list[tuple[str, float]]:
+    """What comes before each number in a word, and the number; -1 where there is none."""
+    return [(text, float(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", word) if text or digits]

@@ -23,7 +23,7 @@ from rich.table import Table
 from toytf.errors import one_line
 from toytf.measurement import Measurement, Quantity
 from toytf.report.headlines import short_table
-from toytf.report.story import story_of
+from toytf.report.story import counted, story_of
 from toytf.report.table import columns, summary_table
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def print_end(run: "Run", *, verbose: bool) -> None:
     else:
         others = _print_short_table(summary, known)
         if others:
-            print(f"{others} more {'metric' if others == 1 else 'metrics'}: on the page, or with --verbose")  # noqa: T201
+            print(f"{counted(others, 'more metric')}: on the page, or with --verbose")  # noqa: T201
     print()  # noqa: T201
     print(f"page: {run.report_file}")  # noqa: T201
     print(f"next: {story.next_step}")  # noqa: T201
