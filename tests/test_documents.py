@@ -221,7 +221,7 @@ def follow(document: str, *, shortened: bool = True) -> None:
 
     shortened: what depends on a training is run, but its numbers are not compared.
     """
-    names, printed = dict[str, Any](), ""
+    names, printed, missing = dict[str, Any](), "", list[str]()
     with pytest.MonkeyPatch.context() as patch:
         if shortened:
             patch.setattr(toytf, "run", short_run)
@@ -233,7 +233,8 @@ def follow(document: str, *, shortened: bool = True) -> None:
             if block.commands and document in TUTORIALS:
                 printed = "".join(type_command(words, shortened=shortened) for words in block.commands)
             if block.language == "text" and not shortened:
-                assert missing_lines(block.content, printed) == [], f"{document}:{block.line}:\n{printed}"
+                missing += missing_lines(block.content, printed)
+    assert missing == []
 
 
 def type_command(words: list[str], *, shortened: bool) -> str:
