@@ -94,7 +94,10 @@ class Task(ABC):
     goal: str = "all"
     """The role in which it shows whether they do."""
     role_phrases: Mapping[str, str] = {}
-    """What is asked in the roles that the end of a run tells of: {"fact": "facts"}, as in `98 % of the facts`."""
+    """What is asked in the roles that the end of a run tells of: {"fact": "facts"}, as in `98 % of the facts`.
+
+    Each stands alone; one that begins as that of the goal does, up to a comma, is shortened in the table.
+    """
 
     def __init__(self, config: Any, device: torch.device) -> None:
         self.config = config
@@ -135,9 +138,15 @@ class Task(ABC):
     @property
     def headline(self) -> tuple[Headline, ...]:
         """Accuracies that the short table shows: at the goal, and in the other roles that have a phrase."""
+        at_goal = self.role_phrase(self.goal)
+        shown = {role: self.role_phrase(role) for role in dict.fromkeys([self.goal, *self.role_phrases])}
+        short = {
+            role: f"the same{phrase.removeprefix(at_goal)}" if phrase.startswith(f"{at_goal}, ") else phrase
+            for role, phrase in shown.items()
+        }  # fmt: skip
         return tuple(
-            Headline(f"{role}_accuracy", f"accuracy on {self.role_phrase(role)}", int(role != self.goal))
-            for role in dict.fromkeys([self.goal, *self.role_phrases])
+            Headline(f"{role}_accuracy", f"accuracy on {phrase}", int(role != self.goal))
+            for role, phrase in short.items()
         )
 
     def rivals(self, batch: Batch) -> Mapping[str, Int[Tensor, "batch position"]]:

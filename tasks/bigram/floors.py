@@ -1,6 +1,7 @@
 """What can be had on a bigram batch without induction, and what the best predictor gets."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -10,13 +11,12 @@ from torch import Tensor
 from toytf.measurement import Headline, Measurement, Reference
 from toytf.task import FLOOR, Batch
 
-HEURISTIC = replace(
-    FLOOR,
-    headline=(
-        Headline("in_context_accuracy/most_frequent", "to beat: name the most frequent token so far", 1),
-        Headline("untrapped_accuracy/most_frequent", "to beat, in sequences without such a loop", 1),
-    ),
-)
+HEURISTICS = {
+    "most_frequent": "name the most frequent token so far",
+    "repeat": "repeat the last token",
+    "noise": "always name the noise token",
+}
+TO_BEAT = {"in_context": "to beat", "untrapped": "to beat, in sequences without such a loop"}
 
 
 def most_frequent_so_far(tokens: Int[Tensor, "batch position"], n_tokens: int) -> Int[Tensor, "batch position"]:
@@ -45,8 +45,23 @@ def heuristic_floors(batch: Batch, n_tokens: int, noise: tuple[float, int] | Non
         asked = batch.roles[role]
         if asked.any():
             accuracy = float((guess == batch.targets)[asked].float().mean())
-            floors.append(HEURISTIC.measurement(accuracy, role=role, quantity="accuracy", heuristic=heuristic))
+            floors.append(FLOOR.measurement(accuracy, role=role, quantity="accuracy", heuristic=heuristic))
     return floors
+
+
+def to_beat(floors: Sequence[Measurement]) -> list[Measurement]:
+    """The same; the short table shows the most accurate heuristic of each role, which the verdict is about too."""
+    shown: list[Headline] = []
+    said = ""
+    for role, phrase in TO_BEAT.items():
+        own = [one for one in floors if {"role": role, "quantity": "accuracy"}.items() <= one.quantity.at.items()]
+        if own:
+            best = max(own, key=lambda one: one.value or 0.0).quantity
+            heuristic = HEURISTICS[str(best.at["heuristic"])]
+            shown.append(Headline(best.label, phrase if heuristic == said else f"{phrase}: {heuristic}", 1))
+            said = heuristic
+    group = replace(FLOOR, headline=tuple(shown))
+    return [replace(one, quantity=replace(one.quantity, group=group)) for one in floors]
 
 
 def _followed_by_another(batch: Batch, token: int) -> Bool[Tensor, "batch position"]:

@@ -32,16 +32,19 @@ from torch import Tensor
 from tasks.alias import AliasTable
 from tasks.bigram.config import EXTRA, BigramConfig
 from tasks.bigram.corpus import BigramTable, load_table
-from tasks.bigram.floors import HEURISTIC, heuristic_floors, optimal_levels
+from tasks.bigram.floors import heuristic_floors, optimal_levels, to_beat
 from tasks.bigram.memories import bigram_memories
 from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator as stream
-from toytf.task import DATA, Batch, Memory, Task
+from toytf.task import DATA, FLOOR, Batch, Memory, Task
 
 _VISIBLE = {" ": "␠", "\n": "⏎", "\t": "⇥"}
+
+
+UNTRAPPED = ", in sequences without a loop (a → e → a)"
 
 
 class BigramTask(Task):
@@ -52,7 +55,7 @@ class BigramTask(Task):
     goal = "in_context"
     role_phrases: Mapping[str, str] = {
         "in_context": "answers that the context determines",
-        "untrapped": "the same, in sequences without a loop (a → e → a)",
+        "untrapped": f"answers that the context determines{UNTRAPPED}",
     }
 
     def __init__(self, config: BigramConfig, device: torch.device) -> None:
@@ -67,7 +70,8 @@ class BigramTask(Task):
         self.n_positions = config.seq_len
         self.noise = None if config.noise is None else (config.noise.probability, _noise_token(config, table))
         if self.noise is not None and self.noise[0] > 0:
-            self.role_phrases = {**self.role_phrases, "in_context": "answers after a trigger seen before"}
+            seen_before = "answers after a trigger seen before"
+            self.role_phrases = {"in_context": seen_before, "untrapped": seen_before + UNTRAPPED}
         output = np.full((n, n), 1 / n) if config.outputs == "uniform" else table.bigram.copy()
         if config.no_repeat:
             np.fill_diagonal(output, 0)
@@ -161,8 +165,8 @@ class BigramTask(Task):
         floors = heuristic_floors(self.survey, len(self.token_names), self.noise)
         best = self._levels.get(("global", "loss"), Reference()).ideal
         if best is not None:
-            floors.append(HEURISTIC.measurement(best, role="global", quantity="loss", heuristic="bigram_entropy"))
-        return floors
+            floors.append(FLOOR.measurement(best, role="global", quantity="loss", heuristic="bigram_entropy"))
+        return to_beat(floors)
 
     def statistics(self, batch: Batch) -> list[Measurement]:
         """How often a trigger is followed by itself, which positions are scored, and which sequences are trapped."""

@@ -14,7 +14,9 @@ from toytf.config.plugins import load_config
 from toytf.config.shipped import config_files
 from toytf.experiments.launch import run_config
 from toytf.report.headlines import ROWS, short_table
-from toytf.report.story import story_of
+from toytf.report.page import render
+from toytf.report.story import percent, story_of
+from toytf.runs import run as runs
 
 if TYPE_CHECKING:
     from conftest import Command, Ended, Install
@@ -54,6 +56,10 @@ def test_every_config_that_ships_ends_with_a_sentence_and_at_most_twelve_rows_in
     undeclared = {row.quantity.group.name for _, row in table.rows if row.quantity.group.headline is None}
     assert not undeclared
     assert all("{" not in phrase for phrase, _ in table.rows)
+    beaten = [row for _, row in table.rows if row.quantity.group.name == "floor" and not row.quantity.on]
+    if config.trains_model and beaten:
+        found = re.search(r"best heuristic ([^,)]+)", str(story_of(run)))
+        assert found is None or found[1] in [percent(row.measured) for row in beaten]
     story = story_of(run)
     assert 1 <= len(story.sentences) <= 5
     assert all(sentence[0].isupper() or sentence[0].isdigit() for sentence in story.sentences)
@@ -130,6 +136,26 @@ def test_a_stranger_s_task_probe_and_study_end_with_a_sentence_without_declaring
     assert re.search(
         r"^Two tokens agree by chance \(n_tokens = 2\) +0\.\d+ +0\.500  coincidence/N2$", study, re.MULTILINE
     )
+
+
+def test_a_page_reads_the_files_of_a_run_once(quick: toytf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counting(name: str) -> None:
+        real = getattr(runs, name)
+        monkeypatch.setattr(runs, name, lambda path: read.append(name) or real(path))
+
+    for name in ("read_rows", "read_columns"):
+        counting(name)
+    with quick.read_once():
+        story_of(quick)
+        history = quick.history
+        history["step"] = -1  # what one reader does with it is not seen by others
+        assert quick.history["step"].min() == 0
+        render([(quick, {})])
+    assert sorted(read) == ["read_columns", "read_rows"]
+    story_of(quick)
+    assert len(read) == 4  # files may have changed since
 
 
 def test_the_page_opens_with_the_same_sentences_and_rows(quick: toytf.Run) -> None:

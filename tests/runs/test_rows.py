@@ -7,7 +7,7 @@ import pytest
 
 from toytf import files
 from toytf.errors import UserError
-from toytf.measurement import Group, Measurement, as_row
+from toytf.measurement import Group, Headline, Measurement, as_row
 from toytf.runs import rows
 from toytf.runs.rows import MetricsFile, Row, read_columns, read_rows
 
@@ -107,6 +107,14 @@ def test_a_changed_value_is_refused_by_readers_and_writers(tmp_path: Path) -> No
     for use in (read_rows, MetricsFile):
         with pytest.raises(UserError, match="rows were changed, added or lost"):
             use(path)
+
+
+def test_a_run_that_goes_on_knows_its_groups_as_they_are_declared_now(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    before, now = Group("recall", "Recall"), Group("recall", "Recall", headline=(Headline("a", "what it recalls"),))
+    MetricsFile(path).record(0, 0, [before.measurement(0.5, name) for name in "ab"])
+    MetricsFile(path).record(0, 1, [now.measurement(0.5, "a")])
+    assert {name: about.group for name, about in read_columns(tmp_path).items()} == {"recall/a": now, "recall/b": now}
 
 
 def test_columns_that_were_changed_or_lost_are_named(tmp_path: Path) -> None:

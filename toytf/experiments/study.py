@@ -26,12 +26,23 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from toytf.errors import Interrupted, UserError, shortened
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
-from toytf.measurement import KINDS, Group, Measurement, Quantity, Reference, Scalar, as_row, flat, plain_scalar
+from toytf.measurement import (
+    KINDS,
+    Group,
+    Measurement,
+    Quantity,
+    Reference,
+    Scalar,
+    as_row,
+    flat,
+    is_reference,
+    plain_scalar,
+)
 from toytf.report.page import write_report
 from toytf.report.story import Story, counted, first_row
 from toytf.report.terminal import CaseLine
 from toytf.runs import Run
-from toytf.runs.rows import MetricsFile, Row
+from toytf.runs.rows import MetricsFile, Row, read_rows
 from toytf.runs.tracking import WandbMirror
 from toytf.stopping import check_stop, stop_on_interrupt
 from toytf.tidy import last_of_each, tidy
@@ -98,12 +109,12 @@ class Study(Experiment, Generic[C]):
 
     def story(self, run: Run) -> Story:
         """Its findings, or if it has not ended, how far it is."""
-        at = [factors(case).items() for case in self.cases()]
-        history = run.history
-        measured = [about.at.items() for name, about in run.columns.items() if name in history]
-        done = sum(any(case <= found for found in measured) for case in at)
-        if run.described and done < len(at):
-            so_far = f"The run has not ended: {done} of {counted(len(at), 'case')} are done."
+        cases = list(self.cases())
+        before = self._before(read_rows(run.metrics_file), run.columns)
+        done = min(before.n_done(map(factors, cases), seed) for seed in self.config.seeds)
+        if run.described and not run.finished and done < len(cases):
+            are = "is" if 1 in (done, len(cases)) else "are"
+            so_far = f"The run has not ended: {done} of {counted(len(cases), 'case')} {are} done."
             return Story((so_far, *first_row(run)), self.next_step(run))
         return super().story(run)
 
@@ -122,7 +133,7 @@ class Study(Experiment, Generic[C]):
             raise UserError(f"{self.config.experiment}: there are no cases to measure")
         if len(set(labels)) < len(labels):
             raise UserError(f"{max(labels, key=labels.count)} is the name of two cases: give each its own")
-        before = _Before(metrics, self.last_step, {factor for case in cases for factor in factors(case)})
+        before = self._before(metrics.rows, metrics.columns)
         with CaseLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
             for case, name in zip(cases, labels, strict=True):
                 line.begin(name)
@@ -145,6 +156,9 @@ class Study(Experiment, Generic[C]):
         """What a case is called on the terminal, such as `capacity/optimum_d64`."""
         at = factors(case)
         return flat(Quantity(Group(self.config.experiment, ""), at=at, plain=self._unsaid(at)))
+
+    def _before(self, rows: Iterable[Row], columns: Mapping[str, Quantity]) -> "_Before":
+        return _Before(rows, columns, self.last_step, {factor for case in self.cases() for factor in factors(case)})
 
     def _measure(self, case: C, run: Run, metrics: MetricsFile, before: "_Before") -> None:
         at = factors(case)
@@ -208,13 +222,19 @@ def _if_finite(measured: Measurement) -> Measurement:
 class _Before:
     """The rows that a run has already: what is in them is not measured, or written, again."""
 
-    def __init__(self, metrics: MetricsFile, last_step: int, factors: set[str]) -> None:
-        self._rows = {_identity(row) for row in metrics.rows}
+    def __init__(
+        self, rows: Iterable[Row], columns: Mapping[str, Quantity], last_step: int, factors: set[str]
+    ) -> None:  # fmt: skip
+        rows = list(rows)
+        self._silent = [row["seed"] for row in rows if row["step"] == last_step and {*row} == {"seed", "step"}]
+        self._rows = {_identity(row) for row in rows}
         self._done: dict[int, set[frozenset[tuple[str, Scalar]]]] = {}
-        for row in metrics.rows:
+        for row in rows:
             if row["step"] == last_step:
                 cases = self._done.setdefault(int(row["seed"]), set())
-                for about in (metrics.columns[name] for name in row if name in metrics.columns):
+                # What did not come may have a reference only.
+                names = (name.partition("/")[2] if is_reference(name) else name for name in row)
+                for about in (columns[name] for name in names if name in columns):
                     cases.add(frozenset((factor, value) for factor, value in about.at.items() if factor in factors))
 
     def has(self, row: Row) -> bool:
@@ -224,6 +244,10 @@ class _Before:
     def is_done(self, at: Mapping[str, Scalar], seed: int) -> bool:
         """Is there a row of the last step about this case?"""
         return frozenset(at.items()) in self._done.get(seed, ())
+
+    def n_done(self, cases: Iterable[Mapping[str, Scalar]], seed: int) -> int:
+        """How many cases have a row of the last step, also those of which nothing came."""
+        return self._silent.count(seed) + sum(self.is_done(at, seed) for at in cases)
 
 
 def _identity(row: Row) -> tuple[float, float, frozenset[str]]:

@@ -19,31 +19,36 @@ MAP = "attention_layer"
 
 def write_report(run: "Run") -> None:
     """Write report.html into the run directory, and each figure as plotly JSON into figures/."""
-    figures = run_figures(run)
-    for name, figure in figures.items():
-        run.write_figure(name, figure)
-    write_atomic(run.report_file, render([(run, figures)]).encode())
+    with run.read_once():
+        figures = run_figures(run)
+        for name, figure in figures.items():
+            run.write_figure(name, figure)
+        write_atomic(run.report_file, render([(run, figures)]).encode())
 
 
 def render(runs: list[tuple["Run", dict[str, Any]]]) -> str:
     """The HTML of one or several runs below each other."""
     from plotly.offline import get_plotlyjs
 
-    sections = [
-        {
-            "name": run.name,
-            "config": dump(run.config),
-            "story": story_of(run).sentences,
-            "table": short_table(run.summary, run.columns),
-            "full_table": summary_table(run.summary, run.columns),
-            "columns": columns(run.summary),
-            "curves": [_html(figure) for name, figure in figures.items() if not name.startswith(MAP)],
-            "maps": [_html(figure) for name, figure in figures.items() if name.startswith(MAP)],
-        }
-        for run, figures in runs
-    ]
+    sections = [_section(run, figures) for run, figures in runs]
     title = ", ".join(run.name for run, _ in runs)
     return template("page.html.j2").render(title=title, sections=sections, plotly=get_plotlyjs())
+
+
+def _section(run: "Run", figures: dict[str, Any]) -> dict[str, Any]:
+    """What the page says and shows of a run."""
+    with run.read_once():
+        story, summary, known = story_of(run), run.summary, run.columns
+    return {
+        "name": run.name,
+        "config": dump(run.config),
+        "story": story.sentences,
+        "table": short_table(summary, known),
+        "full_table": summary_table(summary, known),
+        "columns": columns(summary),
+        "curves": [_html(figure) for name, figure in figures.items() if not name.startswith(MAP)],
+        "maps": [_html(figure) for name, figure in figures.items() if name.startswith(MAP)],
+    }
 
 
 def _html(figure: Any) -> str:
@@ -67,4 +72,5 @@ def run_figures(run: "Run") -> dict[str, Any]:
         # An earlier version made the run: nothing but the names of its metrics is known, and the figures that it drew.
         drawn = {path.stem: run.kept_figure(path.stem) for path in sorted(run.figures.glob("*.json"))}
         return {name: figure for name, figure in drawn.items() if figure is not None}
-    return dict(implementation(run.config)(run.config).figures(run))
+    with run.read_once():
+        return dict(implementation(run.config)(run.config).figures(run))

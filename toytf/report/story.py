@@ -36,7 +36,8 @@ def story_of(run: "Run") -> Story:
     """The story of a run, as its experiment tells it."""
     from toytf.config.plugins import implementation
 
-    story: Story = implementation(run.config)(run.config).story(run)
+    with run.read_once():
+        story: Story = implementation(run.config)(run.config).story(run)
     return story
 
 

@@ -153,8 +153,9 @@ def wide_console() -> Console:
 
 def print_end(run: "Run", *, verbose: bool) -> None:
     """What came out of a run: its story and the short table, or every metric; then where the page is, and what next."""
-    console, summary, known = wide_console(), run.summary, run.columns
-    story = story_of(run)
+    console = wide_console()
+    with run.read_once():
+        summary, known, story = run.summary, run.columns, story_of(run)
     for sentence in story.sentences:
         together = one_line(sentence).replace(" %", "\xa0%")  # no line begins with a percent sign
         print(textwrap.fill(together, min(console.width, PROSE)).replace("\xa0", " "))  # noqa: T201

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,16 +94,19 @@ class MetricsFile:
         return row
 
     def describe(self, measurements: Iterable[Measurement]) -> None:
-        """Write what is new among the quantities into columns.json."""
+        """Write what is new among the quantities into columns.json; a group is replaced by how it is declared now."""
         quantities = {measured.flat: measured.quantity for measured in measurements}
         for name, quantity in quantities.items():
             known = self.columns.get(name, quantity)
             if (known.group.name, known.name, known.at) != (quantity.group.name, quantity.name, quantity.at):
                 raise UserError(f"{name} is the name of two quantities: give one of them a different name or factor")
-        new = {name: quantity for name, quantity in quantities.items() if name not in self.columns}
+        new = {name: quantity for name, quantity in quantities.items() if self.columns.get(name) != quantity}
         if new:
             path = self.path.parent / COLUMNS
-            self.columns |= new
+            now = {self.columns[name].group: quantity.group for name, quantity in new.items() if name in self.columns}
+            self.columns = {
+                name: replace(known, group=now.get(known.group, known.group)) for name, known in self.columns.items()
+            } | new  # fmt: skip
             content = (json.dumps(to_json(self.columns), indent=1, ensure_ascii=False) + "\n").encode()
             before = sha256(path.read_bytes()) if path.exists() else NONE_YET
             self._checksums[COLUMNS] = [before, sha256(content)]

@@ -4,9 +4,11 @@ import json
 import shlex
 import shutil
 import sys
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from toytf.config import sections as configs
 from toytf.config.plugins import ExperimentConfig, load_config
@@ -25,11 +27,47 @@ if TYPE_CHECKING:
     from toytf.runs.trained import TrainedRun
 
 
+R = TypeVar("R", bound="Run")
+C = TypeVar("C", bound="_Copied")
+
+
+class _Copied(Protocol):
+    def copy(self) -> Any:
+        """One's own, to be changed at will."""
+
+
+def once(read: Callable[[R], C]) -> Callable[[R], C]:
+    """Remember what a property of a run returns within `read_once`; each time it is given as a copy."""
+
+    @wraps(read)
+    def known(run: R) -> C:
+        if run._read is None:
+            return read(run)
+        name = read.__qualname__
+        if name not in run._read:
+            run._read[name] = read(run)
+        found: C = run._read[name].copy()
+        return found
+
+    return known
+
+
 class Run:
     """A directory with config.yaml, metrics.jsonl, summary.json, checkpoints/, figures/ and report.html."""
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
+        self._read: dict[str, Any] | None = None
+
+    @contextmanager
+    def read_once(self) -> Iterator[None]:
+        """Until its end, history, columns, table, seeds and summary are read once; one within another is part of it."""
+        outermost = self._read is None
+        self._read = {} if self._read is None else self._read
+        try:
+            yield
+        finally:
+            self._read = None if outermost else self._read
 
     @classmethod
     def open(cls, directory: Path | str) -> "Run":
@@ -173,6 +211,7 @@ class Run:
         return load_config(self.config_file, of_run=True)
 
     @property
+    @once
     def history(self) -> "pd.DataFrame":
         """One row per seed and evaluation; a line torn by a crash is left out."""
         import pandas as pd
@@ -180,6 +219,7 @@ class Run:
         return pd.DataFrame(read_rows(self.metrics_file))
 
     @property
+    @once
     def columns(self) -> dict[str, Quantity]:
         """What the metrics are about, by their flat names; of a run that an earlier version made, what names tell."""
         if self.described:
@@ -193,16 +233,19 @@ class Run:
         return (self.directory / COLUMNS).exists() or Checksums(self.directory)[COLUMNS] is not None
 
     @property
+    @once
     def table(self) -> "pd.DataFrame":
         """Every value as a row: seed, step, group, name, metric, factors, value, ideal, theory and chance."""
         return tidy(read_rows(self.metrics_file), self.columns)
 
     @property
+    @once
     def seeds(self) -> "pd.DataFrame":
         """One row per seed: every metric's last value, onsets and halfway steps."""
         return by_seed(self.history, self.columns)
 
     @property
+    @once
     def summary(self) -> dict[str, float]:
         """Means over seeds, `<metric>/std` beside each when there are several; of what there is while a run goes on."""
         if self.finished:

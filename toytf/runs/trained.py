@@ -1,6 +1,7 @@
 """A run that trained a model: its task, its weights at any checkpoint, and probes on them."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -8,16 +9,21 @@ from typing import TYPE_CHECKING, cast
 from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
 from toytf.config.plugins import probe_config
 from toytf.errors import UserError, nearest
+from toytf.measurement import Headline, Quantity
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult, sharing
 from toytf.randomness import generator
 from toytf.runs.checkpoints import CheckpointStore
-from toytf.runs.run import Run
-from toytf.task import Batch, Task
+from toytf.runs.run import Run, once
+from toytf.task import EVAL, Batch, Task
 
 if TYPE_CHECKING:
     from toytf.experiments.train.config import TrainExperimentConfig
     from toytf.models.lens import HookedToyTransformer
+
+
+RECALL = "recall"
+"""The group of what a matrix recalls of the memories that solve the task."""
 
 
 class TrainedRun(Run):
@@ -41,6 +47,24 @@ class TrainedRun(Run):
         except UserError:
             device = pick_device("auto")
         return build_task(self.config.task, device)
+
+    @property
+    @once
+    def columns(self) -> dict[str, Quantity]:
+        """What the metrics are about; accuracies and recalls of an earlier version have the headlines of the task."""
+        found = super().columns
+        silent = {about.group for about in found.values() if about.group.headline is None}
+        if not {group.name for group in silent} & {EVAL.name, RECALL}:
+            return found
+        try:
+            task = self.task
+        except UserError:  # such as of a file that is gone: rows can still be read
+            return found
+        known = {EVAL.name: task.headline, RECALL: tuple(Headline(name, f"recall of {name}") for name in task.solution)}
+        declared = {
+            group: replace(group, headline=known[group.name]) for group in silent if known.get(group.name)
+        }  # fmt: skip
+        return {name: replace(about, group=declared.get(about.group, about.group)) for name, about in found.items()}
 
     def model(self, *, step: int | None = None, seed: int | None = None) -> ToyTransformer:
         """The model of a seed (default: the first) at a checkpoint (default: the last)."""

@@ -149,15 +149,22 @@ class FactDynamics(Study[InitScale]):
         if came:
             steps = (f"{stages[name]} by step {told(summary, name)}" for name in came)
             yield f"Half of the loss was gone in this order: {', '.join(steps)}."
-        never = [stages[name] for name in stages if name not in summary]
+        n_came = {name: int(run.seeds[name].count()) if name in run.seeds else 0 for name in stages}
+        n_seeds, steps_taken = len(run.seeds), self.config.steps
+        some = [f"{stages[name]} in {n} of {n_seeds} seeds" for name, n in n_came.items() if 0 < n < n_seeds]
+        if some:
+            yield f"Within {steps_taken} steps, half of the loss was gone for {', '.join(some)}."
+        never = [called for name, called in stages.items() if not n_came[name]]
         if never:
-            yield f"Not learned in {self.config.steps} steps, in every seed: {', '.join(never)}."
+            yield f"Not learned in {steps_taken} steps: {', '.join(never)}."
         start, end, loss = (flat(Quantity(PLATEAU, name)) for name in ("start", "end", "loss"))
         if {start, end, loss} <= summary.keys():
             steps_of = f"From step {amount(summary, start)} to {amount(summary, end)}"
             yield f"{steps_of} the model makes answers up: the loss stays at {told(summary, loss)}."
         else:
-            yield "There was no plateau on which the model makes answers up."
+            lacking = int(run.seeds.reindex(columns=[start, end, loss]).isna().any(axis=1).sum())
+            where = f" in {lacking} of {n_seeds} seeds" if lacking < n_seeds else ""
+            yield f"There was no plateau on which the model makes answers up{where}."
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Losses with their levels and stages, distances, where the probability lies, and stages against α."""

@@ -32,10 +32,12 @@ def losses(config: FactDynamicsConfig, table: pd.DataFrame, expected: Mapping[st
     sizes = config.n_subjects, config.n_relations, config.n_answers
     title = f"Losses; theory: {'relations' if theory.relations_first(*sizes) else 'subjects'} first"
     rows = table[(table["group"] == LOSS.name) & (table["quantity"] == "loss")]
-    entropies = over_seeds(table[table["group"] == FLOOR.name]).set_index("heuristic")["value"]
+    floors = over_seeds(table[table["group"] == FLOOR.name])  # measured with the last step
+    entropies = {} if floors.empty else dict(zip(floors["heuristic"], floors["value"], strict=True))
     levels = {"ln|A|": math.log(config.n_relations * config.n_answers)}
     for heuristic, label in FLOORS.items():
-        if heuristic != "marginal" or config.table == "random":  # else all answers come equally often
+        is_level = heuristic != "marginal" or config.table == "random"  # else all answers come equally often
+        if is_level and heuristic in entropies:
             levels[label] = float(entropies[heuristic])
     return _over_steps(rows, title, expected, {f"{label} = {level:.3f}": level for label, level in levels.items()})
 

@@ -1,5 +1,9 @@
 """The end of a training: solved or not by a stated rule, and in which order memories came."""
 
+import json
+import math
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +11,17 @@ import pandas as pd
 import pytest
 
 import toytf
-from toytf.experiments.train.story import Moment, in_order, learned, verdict, verdicts
+from toytf.experiments.train.story import (
+    UNTRAINED,
+    Moment,
+    in_order,
+    lasting_onset,
+    learned,
+    reached,
+    verdict,
+    verdicts,
+)
+from toytf.report.headlines import short_table
 from toytf.report.story import story_of
 
 FEW: dict[str, Any] = {
@@ -61,6 +75,17 @@ def test_there_is_no_verdict_without_room_above_a_heuristic() -> None:
     assert said([0.5]) == "No verdict, as the task does not say what is ideal: 50.0 % of the facts are right."
     missing = verdict(pd.DataFrame({"a": [1.0]}), {}, "eval/fact_accuracy", "facts")
     assert missing == "No verdict: there were no facts in the evaluation."
+    some = verdict(pd.DataFrame({"eval/fact_accuracy": [1.0, None, 1.0]}), {}, "eval/fact_accuracy", "facts")
+    assert some == "No verdict: 1 of 3 seeds had no facts in the evaluation."
+
+
+def test_the_words_of_an_untrained_model_are_not_those_of_its_task() -> None:
+    metric = "eval/fact_accuracy"
+    summary = {metric: 0.0, f"ideal/{metric}": 1.0, f"chance/{metric}": 0.0}
+    seeds = pd.DataFrame({metric: [0.0]})
+    assert verdict(seeds, summary, metric, "facts learned", words=UNTRAINED).startswith(
+        "Not solved: 0 % of the facts l"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,14 +103,36 @@ def test_several_seeds_are_counted(progress: list[float], words: str) -> None:
 
 def test_what_came_within_one_evaluation_came_together() -> None:
     moments = [Moment("W_KQ1", 70.0), Moment("W_OV2", 10.0), Moment("W_KQ2", 10.0)]
-    assert in_order(moments, 10, 1) == "in this order: W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70"
+    assert in_order(moments, 10, 1, "by {}") == "in this order: W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70"
     near = [Moment("W_OV2", 12.0), Moment("W_KQ2", 21.9), Moment("W_KQ1", 22.0)]
-    assert in_order(near, 10, 5) == "in this order: W_OV2 and W_KQ2 by steps 12 and 22, W_KQ1 by step 22"
-    assert in_order(near, 20, 5) == "in W_OV2, W_KQ2 and W_KQ1 by steps 12 and 22"
+    assert in_order(near, 10, 5, "by {}") == "in this order: W_OV2 and W_KQ2 by steps 12 and 22, W_KQ1 by step 22"
+    assert in_order(near, 20, 5, "from {} on") == "in W_OV2, W_KQ2 and W_KQ1 from steps 12 and 22 on"
 
 
-def test_seeds_in_which_something_never_came_are_counted() -> None:
-    assert in_order([Moment("W_KQ1", 70.0, missing=2)], 10, 5) == "in W_KQ1 by step 70 (in 3 of 5 seeds)"
+def test_what_came_only_in_some_seeds_is_named_after_the_order() -> None:
+    some = Moment("W_KQ1", 5.0, missing=2)
+    assert in_order([some], 10, 5, "by {}") == "only in some seeds: W_KQ1 by step 5 (in 3 of 5)"
+    moments = [some, Moment("W_OV2", 10.0), Moment("W_KQ2", 20.0), Moment("FF2", None, missing=5)]
+    assert in_order(moments, 10, 5, "from {} on") == (
+        "in this order: W_OV2 from step 10 on, W_KQ2 from step 20 on; "
+        "only in some seeds: W_KQ1 from step 5 on (in 3 of 5)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("recalls", "step"),
+    [
+        ([0.4, 0.0, 0.4, 0.4], 20),  # two of five pairs by luck at step 0 are not learned
+        ([0.4, 0.4, 0.4, 0.4], 10),
+        ([0.0, 0.4, 0.0, 0.4], 30),
+        ([0.0, 0.4, math.nan, 0.4], 10),
+        ([0.0, 0.4, 0.4, 0.3], None),  # chance + 0.1 is not more than that
+        ([0.4, math.nan, math.nan, math.nan], None),
+    ],
+)
+def test_a_memory_is_learned_from_when_its_recall_stays_above_chance(recalls: list[float], step: int | None) -> None:
+    history = pd.DataFrame({"seed": 3, "step": [0, 10, 20, 30], "recall/W_KQ2": recalls, "chance/recall/W_KQ2": 0.2})
+    assert lasting_onset(history, "recall/W_KQ2").to_dict() == ({} if step is None else {3: step})
 
 
 def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:
@@ -93,7 +140,7 @@ def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:
     first, *others = story_of(run).sentences
     assert first.startswith("Not learned in any of 2 seeds: ")
     assert "of the answers that the context determines are right (ideal 100 %, best heuristic " in first
-    assert any("Recall " in sentence and " exceed" in sentence and "chance by 0.1" in sentence for sentence in others)
+    assert any(re.match("Recall (stayed|did not stay) more than 0.1 above chance in ", one) for one in others)
     assert others[-1].startswith("The loss was computed only on answers that the context determines (train.loss = in")
     assert story_of(run).next_step.startswith(f"toytf probe {tmp_path / 'run'} ")
 
@@ -122,6 +169,71 @@ def test_a_run_on_the_way_says_where_it_is(tmp_path: Path) -> None:
         (early / name).write_bytes((run.directory / name).read_bytes())
     (early / "metrics.jsonl").write_bytes(b"".join(lines[:2]))
     assert story_of(toytf.Run.open(early)).sentences[0] == "The run has not ended: this is step 2 of 4."
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ({0: 4}, "1 of 3 seeds is done"),
+        ({0: 4, 1: 2}, "1 of 3 seeds is done, seed 1 is at step 2 of 4"),
+        ({0: 2, 1: 2}, "0 of 3 seeds are done, seed 0 is at step 2 of 4, seed 1 is at step 2 of 4"),
+    ],
+)
+def test_a_run_between_its_seeds_has_not_ended(steps: dict[int, int], says: str) -> None:
+    assert reached(pd.Series(steps).reindex([0, 1, 2]), 4) == says
+
+
+def test_a_training_that_lacks_a_seed_has_not_ended(tmp_path: Path) -> None:
+    run = toytf.run("configs/quickstart.yaml", {**FEW, "seeds": [0, 1], "probes": []}, out=tmp_path / "run")
+    early = tmp_path / "early"
+    early.mkdir()
+    for name in ("config.yaml", "columns.json"):
+        (early / name).write_bytes((run.directory / name).read_bytes())
+    lines = run.metrics_file.read_bytes().splitlines(keepends=True)
+    (early / "metrics.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    first = story_of(toytf.Run.open(early)).sentences[0]
+    assert first == "The run has not ended: 1 of 2 seeds is done."
+
+
+def test_a_training_that_begins_at_the_ideal_has_no_order_of_learning(tmp_path: Path) -> None:
+    changed = {**FEW, "model.init": "ideal", "model.beta": {}, "model.d_model": 64, "train.loss": "untrapped"}
+    run = toytf.run("configs/bigram/ideal.yaml", {**changed, "seeds": [0]}, out=tmp_path / "run")
+    assert not any("Recall" in sentence for sentence in story_of(run).sentences)
+    loss = "The loss was computed only on answers that the context determines, in sequences without a loop (a → e → a)"
+    assert story_of(run).sentences[-1].startswith(loss)
+
+
+def test_an_evaluation_at_every_step_is_said_so(tmp_path: Path) -> None:
+    changed = {**FEW, "train.steps": 2, "train.evaluation.every": 1}
+    run = toytf.run("configs/quickstart.yaml", changed, out=tmp_path / "run")
+    learned = tmp_path / "learned"
+    learned.mkdir()
+    for name in ("config.yaml", "columns.json"):
+        (learned / name).write_bytes((run.directory / name).read_bytes())
+    rows = [{**json.loads(line), "recall/W_OV2": 0.9} for line in run.metrics_file.read_text().splitlines()]
+    (learned / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (order,) = (one for one in story_of(toytf.Run.open(learned)).sentences if one.startswith("Recall stayed"))
+    assert order == (
+        "Recall stayed more than 0.1 above chance in W_OV2 from step 1 on; not in W_KQ1 or W_KQ2 "
+        "(evaluated at every step)."
+    )
+
+
+def test_a_run_of_an_earlier_version_has_the_same_verdict_and_the_accuracy_it_is_about(tmp_path: Path) -> None:
+    run = toytf.run("configs/quickstart.yaml", FEW, out=tmp_path / "run")
+    told = json.loads((run.directory / "columns.json").read_text())
+    for group in told["groups"]:
+        group.pop("headline", None)
+    for columns in (None, json.dumps(told)):  # before there was the file, and before there were headlines
+        earlier = tmp_path / ("names" if columns is None else "columns")
+        shutil.copytree(run.directory, earlier, ignore=shutil.ignore_patterns("columns.json", "checksums.json"))
+        if columns is not None:
+            (earlier / "columns.json").write_text(columns)
+        known = toytf.Run.open(earlier)
+        assert story_of(known).sentences == story_of(run).sentences
+        shown = [cells[-1] for cells in short_table(known.summary, known.columns).cells()]
+        assert {"eval/in_context_accuracy", "recall/W_KQ1", "recall/W_KQ2", "recall/W_OV2"} <= {*shown}
+        assert not any(name.startswith(("norm/", "grad_norm/", "train/")) for name in shown)
 
 
 def test_accuracies_are_put_in_order_where_no_memory_is_measured(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ class Capacity(Study[CapacityCase]):
     def findings(self, run: Run) -> Iterable[str]:
         """What the rules store at the largest size and width, the best first."""
         stored = self._stored(over_seeds(run.table)).sort_values("value", ascending=False)
-        largest = stored[stored["side"] == stored["side"].max()]
+        shapes = [factors(case)["d"] for case in self.cases() if case.side == stored["side"].max()]
+        largest = stored[stored["d"] == shapes[0]] if shapes else stored  # of several shapes of one size, the first
         width = largest["width"].max()
         here = largest[largest["width"].isna() | (largest["width"] == width)]
         if here.empty:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from toytf.measurement import Quantity, flat, reference_name
-from toytf.report.story import against, amount, counted, listed, percent
+from toytf.report.headlines import headline_of
+from toytf.report.story import against, amount, listed, percent
 from toytf.runs.summary import ONSET_ABOVE_CHANCE, moments
 from toytf.task import EVAL, FLOOR
 
@@ -23,34 +24,45 @@ if TYPE_CHECKING:
     from toytf.runs import TrainedRun
 
 SOLVED, PARTLY = 0.95, 0.5
+LEARNED = ("solved", "partly learned", "not learned")
+UNTRAINED = ("solved", "partly solved", "not solved")
+"""The words for a model that was not trained."""
 NO_ROOM = 0.05
 """Where the ideal is not even this much above a trivial heuristic, an accuracy says nothing."""
 
 
 def training_findings(run: "TrainedRun") -> Iterator[str]:
     """How it began, the verdict, the same on what else it was evaluated on, the order of learning, and the loss."""
-    config, task, seeds = run.config, run.task, run.seeds
-    last = int(run.history["step"].max())
-    if last < config.train.steps:
-        yield f"The run has not ended: this is step {last} of {config.train.steps}."
+    config, task, summary = run.config, run.task, run.summary
+    steps = run.history.groupby("seed")["step"].max().reindex(config.seeds)
+    ideal = config.model.init == "ideal"
+    if (steps != config.train.steps).any():
+        yield f"The run has not ended: {reached(steps, config.train.steps)}."
     elif config.train.steps == 0:
-        ideal = config.model.init == "ideal"
         yield f"Nothing was trained: the model is {'the ideal construction' if ideal else 'as it was initialised'}."
-    summary, what = run.summary, task.role_phrase(task.goal)
-    said = verdict(seeds, summary, _accuracy(task.goal), what, _heuristics(run))
-    yield said if config.train.steps else said.replace(" learned", " solved")
+    what, words = task.role_phrase(task.goal), LEARNED if config.train.steps else UNTRAINED
+    yield verdict(run.seeds, summary, _accuracy(task.goal), what, _heuristics(run), words=words)
     for name in config.evaluate_on:
         metric = _accuracy(task.goal, name)
         if metric in summary:
             right = f"{amount(summary, metric, percent)} are right{against(summary, metric, percent)}"
             yield f"Evaluated on {name}, {right}."
-    if last:
+    if steps.max() > 0 and not ideal:  # what begins at the ideal is not learned
         yield from _order(run)
     if "all" in task.config.roles and config.train.loss != "all" and config.train.steps:
         yield (
             f"The loss was computed only on {task.role_phrase(config.train.loss)} (train.loss = {config.train.loss}): "
             "other predictions are not trained, and may be worse than chance."
         )
+
+
+def reached(steps: pd.Series, last: int) -> str:
+    """How far the seeds are, by their last steps: `1 of 3 seeds is done, seed 1 is at step 2 of 4`."""
+    if len(steps) == 1:
+        return f"this is step {steps.iloc[0]:.0f} of {last}"
+    done = int((steps == last).sum())
+    on_the_way = [f"seed {seed} is at step {step:.0f} of {last}" for seed, step in steps[steps < last].items()]
+    return ", ".join([f"{done} of {len(steps)} seeds {'is' if done == 1 else 'are'} done", *on_the_way])
 
 
 def _accuracy(role: str, on: str = "") -> str:
@@ -69,14 +81,23 @@ def _heuristics(run: "TrainedRun") -> list[str]:
 
 
 def verdict(
-    seeds: pd.DataFrame, summary: Mapping[str, float], metric: str, what: str, heuristics: Sequence[str] = ()
+    seeds: pd.DataFrame,
+    summary: Mapping[str, float],
+    metric: str,
+    what: str,
+    heuristics: Sequence[str] = (),
+    *,
+    words: Sequence[str] = LEARNED,
 ) -> str:
     """The verdict in each seed, and the accuracy: `Solved: 98.4 % of the facts are right (ideal 100 %, chance 1.5 %).`
 
     seeds: the last values, one row a seed; what: what the accuracy is taken over, such as `facts`; heuristics: the
-    metrics that say what trivial ones reach.
+    metrics that say what trivial ones reach; words: for all, half, and less of the way.
     """
     if metric not in summary:
+        n, lacking = len(seeds), int(seeds.reindex(columns=[metric])[metric].isna().sum())
+        if lacking < n:
+            return f"No verdict: {lacking} of {n} seeds had no {what} in the evaluation."
         return f"No verdict: there were no {what} in the evaluation."
     best = max((summary[floor] for floor in heuristics if floor in summary), default=None)
     ideal, chance = (summary.get(reference_name(kind, metric)) for kind in ("ideal", "chance"))
@@ -88,25 +109,26 @@ def verdict(
         return f"No verdict, as the task does not say what is ideal: {said}."
     if ideal - trivial < NO_ROOM:
         return f"No verdict, as a trivial heuristic is right as often as the ideal: {said}."
-    return f"{verdicts([(value - trivial) / (ideal - trivial) for value in seeds[metric].tolist()])}: {said}."
+    progress = [(value - trivial) / (ideal - trivial) for value in seeds[metric].tolist()]
+    return f"{verdicts(progress, words)}: {said}."
 
 
-def verdicts(progress: Sequence[float]) -> str:
+def verdicts(progress: Sequence[float], words: Sequence[str] = LEARNED) -> str:
     """`Solved`, `Solved in all 3 seeds`, or how many seeds came how far."""
-    words = [learned(part) for part in progress]
-    kinds = {word: words.count(word) for word in ("solved", "partly learned", "not learned") if word in words}
-    n = len(words)
+    found = [learned(part, words) for part in progress]
+    kinds = {word: found.count(word) for word in words if word in found}
+    n = len(found)
     if n == 1:
-        return words[0].capitalize()
+        return found[0].capitalize()
     if len(kinds) == 1:
-        every = f"any of {n} seeds" if words[0] == "not learned" else f"all {n} seeds" if n > 2 else "both seeds"
-        return f"{words[0].capitalize()} in {every}"
+        every = f"any of {n} seeds" if found[0] == words[-1] else f"all {n} seeds" if n > 2 else "both seeds"
+        return f"{found[0].capitalize()} in {every}"
     return f"Of {n} seeds, " + listed([f"{count} {word}" for word, count in kinds.items()])
 
 
-def learned(progress: float) -> str:
+def learned(progress: float, words: Sequence[str] = LEARNED) -> str:
     """The word for how much of the way to the ideal was made."""
-    return "solved" if progress >= SOLVED else "partly learned" if progress >= PARTLY else "not learned"
+    return words[0 if progress >= SOLVED else 1 if progress >= PARTLY else 2]
 
 
 # The order of learning
@@ -122,46 +144,54 @@ class Moment:
 
 
 def _order(run: "TrainedRun") -> Iterator[str]:
-    """In which order memories left chance, or if none was measured, accuracies came halfway to the ideal."""
+    """In which order memories left chance for good, or if none was measured, accuracies came halfway to the ideal."""
     every, n_seeds = run.config.train.evaluation.every, len(run.seeds)
+    evaluated = "at every step" if every == 1 else f"every {every} steps"
     means = f", means over {n_seeds} seeds" if n_seeds > 1 else ""
-    for timed, (came_there, never_came) in {
+    for timed, (came_there, never_came, when) in {
         "onset": (
-            f"Recall first exceeded chance by {ONSET_ABOVE_CHANCE:g}",
-            f"Recall did not exceed chance by {ONSET_ABOVE_CHANCE:g}",
+            f"Recall stayed more than {ONSET_ABOVE_CHANCE:g} above chance",
+            f"Recall did not stay more than {ONSET_ABOVE_CHANCE:g} above chance",
+            "from {} on",
         ),
-        "halfway": ("Accuracy was halfway to the ideal", "Accuracy did not come halfway to the ideal"),
+        "halfway": ("Accuracy was halfway to the ideal", "Accuracy did not come halfway to the ideal", "by {}"),
     }.items():
         found = _moments(run, timed)
-        came = [moment for moment in found if moment.step is not None]
         never = [moment.name for moment in found if moment.step is None]
-        if came:
-            order = in_order(came, every, n_seeds)
-            others = f", not in {listed(never, 'or')}" if never else ""
-            yield f"{came_there} {order}{others} (evaluated every {every} steps{means})."
+        if len(never) < len(found):
+            others = f"; not in {listed(never, 'or')}" if never else ""
+            yield f"{came_there} {in_order(found, every, n_seeds, when)}{others} (evaluated {evaluated}{means})."
         elif never:
             yield f"{never_came} in {listed(never, 'or')}."
         if found:
             return
 
 
-def in_order(moments: Sequence[Moment], every: int, n_seeds: int) -> str:
-    """`in this order: W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70`; what is less than an evaluation apart is a tie."""
-    together: list[list[Moment]] = []
-    for moment in sorted(moments, key=lambda one: one.step or 0.0):
-        if together and (moment.step or 0.0) - (together[-1][0].step or 0.0) < every:
-            together[-1].append(moment)
+def in_order(moments: Sequence[Moment], every: int, n_seeds: int, when: str) -> str:
+    """`in this order: W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70`; what is less than an evaluation apart is a tie.
+
+    What came only in some seeds has no place in the order, and is named after it. when: such as `by {}`.
+    """
+    everywhere = {moment.name: moment.step for moment in moments if moment.step is not None and not moment.missing}
+    ties: list[dict[str, float]] = []
+    for name, step in sorted(everywhere.items(), key=lambda one: one[1]):
+        if ties and step - min(ties[-1].values()) < every:
+            ties[-1][name] = step
         else:
-            together.append([moment])
-    said = ", ".join(f"{listed([one.name for one in tie])} {_when(tie, n_seeds)}" for tie in together)
-    return f"in this order: {said}" if len(together) > 1 else f"in {said}"
+            ties.append({name: step})
+    said = ", ".join(f"{listed([*tie])} {_when([*tie.values()], when)}" for tie in ties)
+    some = [
+        f"{moment.name} {_when([moment.step], when)} (in {n_seeds - moment.missing} of {n_seeds})"
+        for moment in moments
+        if moment.step is not None and moment.missing
+    ]
+    parts = [f"in this order: {said}" if len(ties) > 1 else f"in {said}"] if ties else []
+    return "; ".join([*parts, *([f"only in some seeds: {', '.join(some)}"] if some else [])])
 
 
-def _when(tie: Sequence[Moment], n_seeds: int = 1) -> str:
-    steps = list(dict.fromkeys(f"{one.step:.0f}" for one in tie))
-    missing = max(one.missing for one in tie)
-    seen = f" (in {n_seeds - missing} of {counted(n_seeds, 'seed')})" if missing else ""
-    return f"by {'step' if len(steps) == 1 else 'steps'} {listed(steps)}{seen}"
+def _when(steps: Sequence[float], when: str) -> str:
+    said = list(dict.fromkeys(f"{step:.0f}" for step in steps))
+    return when.format(f"{'step' if len(said) == 1 else 'steps'} {listed(said)}")
 
 
 def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
@@ -169,10 +199,10 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
 
     Not of a memory that a guess recalls, such as one with a single pair.
     """
-    seeds, columns, solution = run.seeds, run.columns, run.task.solution
+    seeds, columns, summary, history, solution = run.seeds, run.columns, run.summary, run.history, run.task.solution
     own = {
         name: about for name, about in columns.items()
-        if about.group.timed == timed and not about.on and not about.is_variant and _is_headline(about)
+        if about.group.timed == timed and not about.on and not about.is_variant and headline_of(about) is not None
     }  # fmt: skip
     if timed == "onset":
         fewest = min((len(about.at) for about in own.values()), default=0)  # other views of a memory have more factors
@@ -182,15 +212,26 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
     steps: Mapping[str, str] = {name: moment for moment, (name, _) in moments(columns).items()}
     found = []
     for name, about in own.items():
-        if timed == "onset" and run.summary.get(reference_name("chance", name), 0.0) + ONSET_ABOVE_CHANCE >= 1:
+        chance = reference_name("chance", name)
+        if timed == "onset" and summary.get(chance, 0.0) + ONSET_ABOVE_CHANCE >= 1:
             continue
-        came = seeds[steps[name]].dropna() if steps[name] in seeds else pd.Series(dtype=float)
-        found.append(
-            Moment(about.label, float(came.mean()) if len(came) else None, len(seeds) - len(came))
-        )  # fmt: skip
+        came = pd.Series(dtype=float)
+        if timed == "onset" and {name, chance} <= {*history.columns}:
+            came = lasting_onset(history, name)
+        elif timed == "halfway" and steps[name] in seeds:
+            came = seeds[steps[name]].dropna()
+        found.append(Moment(about.label, float(came.mean()) if len(came) else None, len(seeds) - len(came)))
     return found
 
 
-def _is_headline(about: Quantity) -> bool:
-    headline = about.group.headline
-    return headline is None or any(about.label == row.label for row in headline)
+def lasting_onset(history: pd.DataFrame, metric: str) -> pd.Series:
+    """The step from which a metric stays more than 0.1 above chance to the end, by seed; only of seeds with such a one.
+
+    The first evaluation does not count: a matrix of few pairs recalls some by luck before it has learned any.
+    """
+    chance = history.groupby("seed")[reference_name("chance", metric)].last()
+    seen = history[history["step"] > 0].dropna(subset=metric)
+    is_below = seen[metric] <= seen["seed"].map(chance) + ONSET_ABOVE_CHANCE
+    last_below = seen[is_below].groupby("seed")["step"].max()
+    stays = seen["step"] > seen["seed"].map(last_below).fillna(0)
+    return seen[stays].groupby("seed")["step"].min()
