@@ -102,9 +102,7 @@ def test_a_stage_that_came_in_one_seed_is_not_said_to_be_learned_in_none(tmp_pat
     assert "There was no plateau on which the model makes answers up in 1 of 2 seeds." in story
 
 
-def test_a_study_stopped_between_steps_or_seeds_has_not_ended_and_can_be_looked_at(
-    tmp_path: Path, invoke: "Callable[..., Ended]"
-) -> None:
+def test_a_stopped_study_has_not_ended_and_can_be_inspected(tmp_path: Path, invoke: "Callable[..., Ended]") -> None:
     run, _ = ended("factual/dynamics_random", tmp_path)
     lines = run.metrics_file.read_bytes().splitlines(keepends=True)
     for n in (3, len(lines) // 2, len(lines) - 1):

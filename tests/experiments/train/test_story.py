@@ -219,7 +219,7 @@ def test_an_evaluation_at_every_step_is_said_so(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_of_an_earlier_version_has_the_same_verdict_and_the_accuracy_it_is_about(tmp_path: Path) -> None:
+def test_an_earlier_run_has_the_same_verdict_and_its_accuracy(tmp_path: Path) -> None:
     run = toytf.run("configs/quickstart.yaml", FEW, out=tmp_path / "run")
     told = json.loads((run.directory / "columns.json").read_text())
     for group in told["groups"]:
