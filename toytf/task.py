@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,6 +13,9 @@ from toytf.errors import UserError, nearest
 from toytf.measurement import Group, Headline, Measurement, Reference, Scalar
 from toytf.memory import Association, hebbian
 from toytf.models.transformer import Slot, ToyTransformer
+
+if TYPE_CHECKING:
+    from toytf.holder import Holder
 
 EVAL = Group(
     "eval", "Accuracy and loss by role", "How well each kind of position is predicted, next to ideal and chance.",
@@ -156,6 +159,12 @@ class Task(ABC):
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
         """The named memories that would solve the task, in the vectors of this model; only those it has room for."""
         return {}
+
+    def holders(self, model: ToyTransformer) -> "Sequence[Holder]":
+        """Which parts of the model should hold a memory, and what was learned there."""
+        from toytf.holder import holders
+
+        return [*holders(self.memories(model), model)]
 
     @torch.no_grad()
     def ideal(self, model: ToyTransformer, beta: Mapping[str, float]) -> None:

@@ -79,13 +79,13 @@ class PairMemory(TableProbe):
             return ProbeResult()  # diverged
         width, guess = width_of(model), 1 / U.shape[1]
         Y = (U / U.square().sum(0)).T[task.targets]
-        best = ridge_regression(_hidden(part, attended.mean(1)), Y, RIDGE, directions=len(attended))
+        best = ridge_regression(part.hidden(attended.mean(1)), Y, RIDGE, directions=len(attended))
         sizes = V.norm(), best.norm()
         found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
         if all(float(size) > 0 for size in sizes):
             W = best * (sizes[0] / sizes[1])
-            stored = in_chunks(lambda a: _hidden(part, a) @ W, width, attended.flatten(0, 1)).view_as(attended)
+            stored = in_chunks(lambda a: part.hidden(a) @ W, width, attended.flatten(0, 1)).view_as(attended)
             x = part.add(attended, stored)
             cosine = float((V * best).sum() / (sizes[0] * sizes[1]))
             known = PAIR_MEMORY.measurement(accuracy(x, task, U), "accuracy", ideal=1.0, chance=guess)
@@ -120,8 +120,3 @@ def exchanged(tables: FactTables, task: FactualTask, other: Int[Tensor, "fact dr
     values = tables.values[:, first + r]
     own = einsum(tables.relation_mass, values, "fact draw head, head fact d -> fact draw d")
     return tables.contributions[first + other] - own
-
-
-def _hidden(part: FeedForward, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n m"]:
-    """relu(x W_in + b_in)."""
-    return torch.nn.functional.linear(x, part.W_in.T, part.b_in).relu()

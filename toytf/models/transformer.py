@@ -157,6 +157,10 @@ class FeedForward(LayerPart):
         self.b_in = nn.Parameter(torch.zeros(width)) if config.feed_forward.bias else None
         self.W_out = None if self.linear else nn.Parameter(draw_weights(init, (1, width, d), width, generator)[0])
 
+    def hidden(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... width"]:
+        """relu(x W_in + b_in): the hidden units, which W_out reads."""
+        return nn.functional.linear(x, self.W_in.T, self.b_in).relu()
+
     def forward(self, x: Float[Tensor, "... d_model"], hook: Hook = no_hook) -> Float[Tensor, "... d_model"]:
         """What the layer adds to the stream."""
         pre = hook("hook_pre", nn.functional.linear(x, self.W_in.T, self.b_in))

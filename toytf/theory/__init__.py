@@ -46,6 +46,7 @@ from toytf.theory.noise import (
     noise_step,
     relative_spread,
 )
+from toytf.theory.part_capacity import BITS_PER_PARAMETER, mlp_capacity, selector_capacity
 from toytf.theory.scores import ScoreDistribution, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import (
     energy,
@@ -66,6 +67,7 @@ from toytf.theory.statistical_dimension import (
 )
 
 __all__ = [
+    "BITS_PER_PARAMETER",
     "FACTS_PER_PARAMETER",
     "NoiseStep",
     "ScoreDistribution",
@@ -98,6 +100,7 @@ __all__ = [
     "induction_ceiling",
     "load",
     "maximal_margin",
+    "mlp_capacity",
     "noise_step",
     "optimum_scores",
     "output_rate",
@@ -114,6 +117,7 @@ __all__ = [
     "relative_spread",
     "remapped_gain",
     "remapped_signal",
+    "selector_capacity",
     "stage_time",
     "statistical_dimension",
     "subject_rate",

@@ -1,0 +1,82 @@
+"""Where a model holds a memory: what should be stored there, what was learned, and how much fits."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from toytf.memory import Association
+from toytf.memory.association import Readable
+from toytf.memory.limits import Limits, competing
+from toytf.models.transformer import ToyTransformer
+from toytf.task import Memory
+from toytf.theory import mlp_capacity
+
+
+@dataclass(frozen=True, eq=False)
+class Holder:
+    """A part of a model that should hold a memory.
+
+    The association is in the vectors that the part itself reads and writes: of a feed-forward part with hidden units,
+    the keys are what those give, and the memory is the matrix that reads them. A `name` has one holder for the whole
+    and one for each head, or only those of the heads: then the heads together are the whole.
+    """
+
+    name: str
+    association: Association
+    memory: Readable
+    """What was learned: W [d_out d_in], or any map."""
+    n_parameters: int
+    """The weights that can hold it."""
+    rank: int | None = None
+    """The width that W passes through; None: it has full rank."""
+    head: int | None = None
+    job: str = ""
+    """What it is for, in a phrase."""
+    limits: Limits | None = None
+    """How many pairs fit; None: as many as in a matrix of this shape and rank (`matrix_limits`)."""
+
+
+@torch.no_grad()
+def holders(memories: Mapping[str, Memory], model: ToyTransformer) -> Iterator[Holder]:
+    """The parts of a model that should hold these memories: all heads summed, each head, or a feed-forward part.
+
+    A memory that is a distribution has no pairs to count, and is left out.
+    """
+    for name, memory in memories.items():
+        if memory.conditional is not None:
+            continue
+        if memory.slot.part == "FF":
+            yield _feed_forward(name, memory, model)
+        else:
+            yield from _attention(name, memory, model)
+
+
+def _attention(name: str, memory: Memory, model: ToyTransformer) -> Iterator[Holder]:
+    d, n_heads, slot = model.config.d_model, model.config.attention.n_heads, memory.slot
+    identity = torch.eye(d, device=model.device)
+    joint = model.config.attention.kq if slot.part == "KQ" else model.config.attention.ov
+    width = d if joint == "joint" else model.config.d_head
+    own = d * d if joint == "joint" else 2 * d * width
+    for head in (None, *range(n_heads)) if n_heads > 1 else (None,):
+        together = n_heads if head is None else 1
+        W = model.read(slot, identity, head=head).T  # the model has x @ W, an Association W e
+        rank = min(d, together * width)
+        yield Holder(
+            name, memory.association, W, together * own, rank if rank < d else None, head, memory.job
+        )  # fmt: skip
+
+
+def _feed_forward(name: str, memory: Memory, model: ToyTransformer) -> Holder:
+    """The one matrix of a linear part, or the second of two, asked with the hidden units of each key."""
+    part, stored = model.feed_forward(memory.slot.layer), memory.association
+    if part is None:
+        raise ValueError(f"layer {memory.slot.layer} has no feed-forward part")
+    if part.W_out is None:
+        return Holder(name, stored, part.W_in.T, part.W_in.numel(), job=memory.job)
+    hidden = replace(stored, keys=part.hidden(stored.keys))
+    d, width = part.W_in.shape
+    limits = None
+    if competing(stored) > 1:
+        limits = Limits(mlp_capacity(d, d, width, n_values=competing(stored)), mlp_capacity(d, d, width))
+    return Holder(name, hidden, part.W_out.T, 2 * d * width, job=memory.job, limits=limits)

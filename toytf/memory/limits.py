@@ -1,0 +1,99 @@
+"""How many pairs a matrix can hold, and what the usual rules make of the same vectors at the same rank."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from toytf.memory.association import Association
+from toytf.memory.constructions import bi_whitened, hebbian
+from toytf.memory.problem import StorageProblem
+from toytf.memory.rank import decide_rank
+from toytf.memory.solver import maximise_margin
+from toytf.theory import capacity
+
+ITERATIONS = 300
+"""Steps towards the largest margin, at most: enough to store what can be stored, unless it is within some percent of
+the limit."""
+
+WORK = 2e10
+"""Multiplications that these steps may take; a large memory gets fewer steps."""
+
+
+class Limits(NamedTuple):
+    """The number of pairs up to which some matrix recalls all of them, for random vectors."""
+
+    at_values: float
+    """As many values compete as there are now, however many pairs share them."""
+    own_values: float
+    """Every pair has a value of its own."""
+
+
+def matrix_limits(association: Association, rank: int | None = None) -> Limits | None:
+    """The limits of a matrix of this shape and rank; None if a key has no rival.
+
+    at the values present:  p δ(V) = d_in min(d_out, m − 1) ω²(r)
+    self-consistent:        p δ(p) = d_in d_out ω²(r)
+
+    V values compete for a key (their mean number), m in all. If several pairs share a key, as the facts of one subject
+    do, more pairs bring no more keys, and d_in is at most the number of different keys.
+    """
+    n_values = competing(association)
+    if n_values < 2:
+        return None
+    n, d_in = association.keys.shape
+    n_keys = different_keys(association)
+    if n_keys < n:
+        d_in = min(d_in, n_keys)
+    m, d_out = association.values.shape
+    spanned = min(d_out, m - 1)
+
+    def limit(width: int, n_values: int | None) -> float:
+        kept = None if rank is None else min(rank, d_in, width)
+        return capacity(d_in, width, rank=kept, n_values=n_values, shared=False)
+
+    return Limits(limit(spanned, n_values), limit(d_out, None))
+
+
+def best_matrices(association: Association, rank: int | None = None) -> dict[str, Float[Tensor, "d_out d_in"]]:
+    """The matrices that `hebbian`, `least_squares` and `max_margin` make of the same vectors, of a rank at most.
+
+    hebbian:        Σ_z u_{f(z)} e_zᵀ
+    least_squares:  scores as near as possible to one-hot (`bi_whitened`)
+    max_margin:     the largest smallest margin; where not all pairs can be stored, some are given up
+
+    The first two are cut to their largest singular values if the rank says so; for the third the factors are searched.
+    """
+    found = {"hebbian": hebbian(association), "least_squares": bi_whitened(association)}
+    n_keys, (m, d_out) = different_keys(association), association.values.shape
+    free = min(association.keys.shape[1], d_out, n_keys, m)
+    if rank is not None and rank < free:
+        found = {name: _cut(W, rank) for name, W in found.items()}
+        return found | {"max_margin": decide_rank(association, rank, iterations=_iterations(association)).W}
+    best = maximise_margin(StorageProblem.of(association), iterations=_iterations(association))
+    return found | {"max_margin": best[0].W}
+
+
+def competing(association: Association) -> int:
+    """How many values compete for a key: all m, or the mean number of candidates."""
+    if association.candidates is None:
+        return len(association.values)
+    return round(float(association.candidates.sum(1).float().mean()))
+
+
+def different_keys(association: Association) -> int:
+    """The number of keys that are not copies of another."""
+    return len(torch.unique(association.keys, dim=0))
+
+
+def _iterations(association: Association) -> int:
+    (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
+    return int(min(max(WORK / (4 * max(n, 1) * (m * d_out + d_in * d_out)), 20), ITERATIONS))
+
+
+def _cut(W: Float[Tensor, "d_out d_in"], rank: int) -> Float[Tensor, "d_out d_in"]:
+    """The best approximation of W by a matrix of a rank."""
+    U, s, Vh = torch.linalg.svd(W, full_matrices=False)
+    cut: Tensor = (U[:, :rank] * s[:rank]) @ Vh[:rank]
+    return cut
