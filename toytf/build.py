@@ -75,5 +75,5 @@ def build_model(config: ModelConfig, task: Task, seed: int) -> ToyTransformer:
         generator=generator(seed, "model"),
     ).to(task.device)
     if config.init == "ideal":
-        task.ideal(model, config.beta)
+        task.ideal(model, config.beta, config.ideal_memories)
     return model

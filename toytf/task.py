@@ -1,7 +1,7 @@
 """What a task is: a distribution over sequences that knows its roles, its floors and the memories that solve it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from toytf.errors import UserError, nearest
+from toytf.errors import UserError, nearest, shortened
 from toytf.measurement import Group, Headline, Measurement, Reference, Scalar
 from toytf.memory import Association, hebbian
 from toytf.models.transformer import Slot, ToyTransformer
@@ -134,6 +134,15 @@ class Task(ABC):
                 f"{nearest(self.goal, self.config.roles)}"
             )
 
+    def check_memories(self, names: Collection[str], known: Collection[str]) -> None:
+        """Refuse a name in `model.ideal_memories` that is no memory of the ideal construction."""
+        for name in names:
+            if name not in known:
+                raise UserError(
+                    f'model.ideal_memories: no memory of task {self.config.kind} is called "{shortened(name)}": '
+                    f"{nearest(name, known)}"
+                )
+
     def role_phrase(self, role: str) -> str:
         """What is asked in a role, in words."""
         return self.role_phrases.get(role, "answers" if role == "all" else f"answers of role {role}")
@@ -167,17 +176,21 @@ class Task(ABC):
         return [*holders(self.memories(model), model)]
 
     @torch.no_grad()
-    def ideal(self, model: ToyTransformer, beta: Mapping[str, float]) -> None:
+    def ideal(self, model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None) -> None:
         """Write the memories into the model, each as the Hebbian rule scaled to give a stored pair the score β.
 
         W = β Σ_z u_{f(z)} e_zᵀ / (⟨|u|²⟩ ⟨|e|²⟩);  feed-forward parts are silenced.
+
+        With `only`, these memories are written and nothing else is touched.
         """
         memories = {
             name: memory
             for name, memory in self.memories(model).items()
             if (name in self.solution if self.solution else memory.conditional is None)
         }
-        missing = [name for name in self.solution if name not in memories]
+        if only is not None:
+            self.check_memories(only, self.solution or memories)
+        missing = [name for name in self.solution if name not in memories and (only is None or name in only)]
         if missing or not memories:
             what = ", ".join(missing) or "any memory"
             raise UserError(f"model.init = ideal: this model has no room for {what} of task {self.config.kind}")
@@ -189,9 +202,11 @@ class Task(ABC):
                 raise UserError(f'model.beta: no memory is called "{name}": {nearest(name, memories)}')
         for layer in range(model.config.n_layers):
             feed_forward = model.feed_forward(layer)
-            if feed_forward is not None:
+            if feed_forward is not None and only is None:
                 (feed_forward.W_in if feed_forward.W_out is None else feed_forward.W_out).zero_()
         for name, memory in memories.items():
+            if only is not None and name not in only:
+                continue
             stored = memory.association
             norms = stored.keys.square().sum(1).mean() * stored.values.square().sum(1).mean()
             model.write(memory.slot, (beta.get(name, 1.0) / norms * hebbian(stored)).T)

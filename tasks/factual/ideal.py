@@ -13,7 +13,7 @@ whatever the noise is, and g is one of two things (after Nichani, Lee, Bietti 20
 φ(z) is the vector of a token, u_a of an answer. All is computed in float64 on the CPU.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -33,34 +33,51 @@ BETA = {"W_KQ1": 60.0, "FF1": 10.0}
 """Strengths, unless others are given: the score of a token that a head fires on, and the gain c."""
 
 
+def parts_of(model: ToyTransformer) -> tuple[str, ...]:
+    """The parts of the construction: what heads look for, what they say, and the pairs, if there are hidden units."""
+    return ("W_KQ1", "W_OV1") if model.feed_forward(0) is None else ("W_KQ1", "W_OV1", "FF1")
+
+
 @torch.no_grad()
-def write_ideal(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]) -> None:
-    """Write the construction that `task.config.construction` describes into a model.
+def write_ideal(
+    task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None
+) -> None:
+    """Write the construction that `task.config.construction` describes, or only some of its parts, into a model.
 
     Head h: W_KQ = β q k_hᵀ, W_OV = Σ_{z in its group} δ_z g_zᵀ, zero for heads that are not needed. q·φ = 1 for every
     token that asks, δ_z is dual to the vectors that h attends to.
     """
-    _check(task, model, beta)
+    if only is not None:
+        task.check_memories(only, parts_of(model))
+    written = parts_of(model) if only is None else only
+    _check(task, model, beta, written)
     strength = {name: float(beta.get(name, default)) for name, default in BETA.items()}
     attn, mlp, rules = model.attention(0), model.feed_forward(0), task.config.construction
-    groups = head_groups(task, group_size(task, model), attn.n_heads)
     phi, u = exact(model.embed.W_E), exact(model.unembed.W_U).T
-    if mlp is None:
-        g = answers_of_tokens(task.table, u, rules.values, rules.steps)
-    else:
-        g = phi[: task.noise.start]
+    if mlp is not None and "FF1" in written:
         W_in, W_out = hidden_pairs(task.table, phi, u, exact(mlp.W_in), rules.pairs)
         hidden = {"W_in": W_in, "b_in": W_in.new_zeros(W_in.shape[1]), "W_out": strength["FF1"] * W_out}
         for name, part in mlp.named_parameters():
             part.copy_(hidden[name].to(part))
-    for part in attn.parameters():
-        part.zero_()
-    asking = query_tokens(task)
-    q = query_vector(phi[asking])
-    for head, group in enumerate(groups):
-        fallback = [z for z in asking if z not in group]
-        _write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, fallback, rules.keys))
-        _write_ov(attn, head, value_matrix(phi[group + fallback], g[group]), g[group])
+    if "W_KQ1" in written or "W_OV1" in written:
+        groups, asking = head_groups(task, group_size(task, model), attn.n_heads), query_tokens(task)
+        fallbacks = [[z for z in asking if z not in group] for group in groups]
+    if "W_KQ1" in written:
+        _silence(attn.W_Q, attn.W_K)
+        q = query_vector(phi[asking])
+        for head, (group, fallback) in enumerate(zip(groups, fallbacks, strict=True)):
+            _write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, fallback, rules.keys))
+    if "W_OV1" in written:
+        _silence(attn.W_V, attn.W_O)
+        g = phi if mlp is not None else answers_of_tokens(task.table, u, rules.values, rules.steps)
+        for head, (group, fallback) in enumerate(zip(groups, fallbacks, strict=True)):
+            _write_ov(attn, head, value_matrix(phi[group + fallback], g[group]), g[group])
+
+
+def _silence(*factors: Tensor | None) -> None:
+    for factor in factors:
+        if factor is not None:
+            factor.zero_()
 
 
 def group_size(task: "FactualTask", model: ToyTransformer) -> int:
@@ -151,7 +168,7 @@ def _write_ov(attn: Attention, head: int, W: Float[Tensor, "d d"], values: Float
     attn.W_O[head, :n] = (root[:, None] * right @ basis.T).to(attn.W_O)
 
 
-def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]) -> None:
+def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float], written: Collection[str]) -> None:
     """Refuse a model that the construction is not for, or a strength that it does not have."""
     config = model.config
     feed_forward = config.feed_forward if model.feed_forward(0) is not None else None
@@ -173,7 +190,8 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
     )
     if missing:
         raise UserError(f"model.init = ideal: the construction for task {task.config.kind} needs {missing}")
-    if feed_forward is not None and feed_forward.init == "zeros" and task.config.construction.pairs == "least_squares":
+    keeps_units = "FF1" in written and task.config.construction.pairs == "least_squares"
+    if feed_forward is not None and feed_forward.init == "zeros" and keeps_units:
         raise UserError(
             "model.init = ideal: least squares keeps the hidden units as drawn, and with model.feed_forward.init = "
             "zeros they read nothing: choose a random distribution"

@@ -18,7 +18,7 @@ A model that knows relations but no subjects answers p(a|r) at best, with loss H
 With `last: relation` there is no end token, and the relation is at the last position.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -172,9 +172,12 @@ class FactualTask(Task):
         """FF1: the pairs that a feed-forward part should store, by what attention makes of them."""
         return factual_memories(self, model)
 
-    def ideal(self, model: ToyTransformer, beta: Mapping[str, float]) -> None:
-        """Write a construction that knows every fact, as `construction` describes it, into a one-layer model."""
-        write_ideal(self, model, beta)
+    def ideal(self, model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None) -> None:
+        """Write a construction that knows every fact, as `construction` describes it, into a one-layer model.
+
+        With `only`, these of its parts W_KQ1, W_OV1 and FF1 are written and nothing else is touched.
+        """
+        write_ideal(self, model, beta, only)
 
 
 def load_facts(config: FactualConfig) -> FactTable:

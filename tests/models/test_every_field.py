@@ -51,6 +51,7 @@ CHANGES: dict[str, list[tuple[Fields, list[Any]]]] = {
     "feed_forward.residual": [(LINEAR, [False]), (RELU, [False])],
     "feed_forward.init": [(RELU, sorted(WEIGHTS - {"uniform_over_d"}))],
     "init": [(ALONE, ["ideal"])],
+    "ideal_memories": [({"init": "ideal"}, [["W_KQ1"], ["W_KQ1", "W_OV2"]])],
     "beta": [({"init": "ideal"}, [{"W_KQ1": 10}])],
     "freeze": [(ALONE, [["embed.*"]])],
     "unfreeze": [({"freeze": ["embed.*"]}, [{5: ["embed.W_E"]}])],

@@ -184,6 +184,9 @@ def test_the_output_vocabulary_may_differ():
         ({"feed_forward": {"kind": "linear", "bias": True}}, "only with kind: relu, got linear"),
         ({"feed_forward": {"bias": True}}, "only with kind: relu, got none"),
         ({"beta": {"W_KQ1": 10}}, "only with init: ideal"),
+        ({"ideal_memories": ["W_KQ1"]}, "ideal_memories has an effect only with init: ideal"),
+        ({"init": "ideal", "ideal_memories": []}, "ideal_memories"),
+        ({"init": "ideal", "ideal_memories": ["W_KQ1", "W_KQ1"]}, "ideal_memories"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str):

@@ -261,6 +261,8 @@ def test_the_probe_changes_nothing():
         ({"model.attention.residual": False}, "residual"),
         ({"model.norm": "layer"}, "norm"),
         ({"model.beta": {"W_KQ3": 2}}, 'did you mean "W_KQ'),
+        ({"model.ideal_memories": ["W_KQ3"]}, 'ideal_memories: no memory of task bigram is called "W_KQ3": did you'),
+        ({"model.ideal_memories": ["W_OV2"], "model.n_layers": 1}, "no room for W_OV2 of"),
     ],
 )
 def test_an_ideal_that_would_not_solve_the_task_is_refused(overrides: dict[str, Any], message: str):

@@ -1,10 +1,10 @@
 """What a ToyTransformer is made of, as config: the parts the theory needs are fields, not subclasses."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.sections import Config
+from toytf.config.sections import Config, Unique
 
 VectorDistribution = Literal["normal", "normal_over_d", "uniform_over_d", "sphere", "orthonormal", "one_hot"]
 """How a set of vectors is drawn in R^d: entries N(0, 1), N(0, 1/d) or U(±1/√d); unit vectors that are uniform on the
@@ -76,6 +76,9 @@ class ModelConfig(Config):
     feed_forward: FeedForwardConfig = FeedForwardConfig()
     init: Literal["random", "ideal"] = "random"
     """ideal: write the memories that solve the task into the freshly drawn model."""
+    ideal_memories: Annotated[tuple[str, ...], Unique, Field(min_length=1)] | None = None
+    """Which of these memories are written, such as [W_KQ1, W_KQ2]; the rest of the model stays as it was drawn
+    (default: all are written)."""
     beta: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Inverse temperature of each ideal memory by name, such as W_KQ1: the score of a stored pair (default 1)."""
     freeze: tuple[str, ...] = ()
@@ -98,6 +101,8 @@ class ModelConfig(Config):
             )
         if self.beta and self.init == "random":
             raise ValueError("beta has an effect only with init: ideal")
+        if self.ideal_memories is not None and self.init == "random":
+            raise ValueError("ideal_memories has an effect only with init: ideal")
         return self
 
     @property

@@ -39,6 +39,7 @@ _BOTH: Options = {
     "feed_forward.init": {*get_args(WeightDistribution)},
     # What the first weights are, and when they train: the forward is the same.
     "init": ANY,
+    "ideal_memories": ANY,
     "beta": ANY,
     "freeze": ANY,
     "unfreeze": ANY,

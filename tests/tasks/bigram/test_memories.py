@@ -87,3 +87,25 @@ def test_the_construction_refuses_what_it_cannot_write():
         task.ideal(model_for(task), {"W_KQ3": 1.0})
     with pytest.raises(UserError, match="no room"):
         task.ideal(model_for(task, n_layers=1, position="none"), {})
+
+
+@pytest.mark.parametrize(
+    ("only", "holds"),
+    [
+        (["W_KQ1"], {"blocks.0.attn.W_K"}),
+        (["W_KQ2"], {"blocks.1.attn.W_K"}),
+        (["W_OV2"], {"blocks.1.attn.W_V", "blocks.1.attn.W_O"}),
+        (["W_KQ1", "W_KQ2"], {"blocks.0.attn.W_K", "blocks.1.attn.W_K"}),
+    ],
+)
+def test_memories_that_are_not_named_stay_as_they_were_drawn(only: list[str], holds: set[str]):
+    """The rest is equal bit for bit, feed-forward parts included; what is written is that of the whole construction."""
+    task = make(seq_len=16)
+    fields: dict[str, Any] = {"attention": {"kq": "joint"}, "feed_forward": {"kind": "relu"}}
+    drawn, whole, some = (model_for(task, **fields) for _ in range(3))
+    beta = {"W_KQ1": 3.0, "W_KQ2": 5.0}
+    task.ideal(whole, beta)
+    task.ideal(some, beta, only)
+    for name, weights in some.named_parameters():
+        assert torch.equal(weights, (whole if name in holds else drawn).get_parameter(name))
+        assert torch.equal(weights, drawn.get_parameter(name)) == (name not in holds)

@@ -282,6 +282,42 @@ def test_the_model_keeps_its_dtype_its_vectors_and_its_hidden_weights(dtype: tor
     assert accuracy(task, after) == 1
 
 
+HELD_IN = {
+    "W_KQ1": {"blocks.0.attn.W_Q", "blocks.0.attn.W_K"},
+    "W_OV1": {"blocks.0.attn.W_V", "blocks.0.attn.W_O"},
+    "FF1": {"blocks.0.mlp.W_out"},  # least squares keeps the hidden units
+}
+
+
+@pytest.mark.parametrize("only", [["W_KQ1"], ["W_OV1"], ["FF1"], ["W_KQ1", "W_OV1"], ["W_OV1", "FF1"]])
+def test_parts_that_are_not_named_stay_as_they_were_drawn(only: list[str]) -> None:
+    """The rest is equal bit for bit; what is written is that of the whole construction."""
+    task = the_task((4, 4, 2))
+    drawn, whole, some = untouched(task, 24, (4, 2), 32), ideal(task, 24, (4, 2), 32), untouched(task, 24, (4, 2), 32)
+    write_ideal(task, some, {}, only)
+    holds = {name for part in only for name in HELD_IN[part]}
+    for name, weights in some.named_parameters():
+        assert torch.equal(weights, (whole if name in holds else drawn).get_parameter(name))
+        assert torch.equal(weights, drawn.get_parameter(name)) == (name not in holds)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "tail"),
+    [("W_KQ2", 32, 'did you mean "W_KQ1"'), ("FF1", None, "accepted: W_KQ1, W_OV1"), ("FF2", 32, 'did you mean "FF1"')],
+)
+def test_a_part_that_the_construction_does_not_have_is_refused(name: str, width: int | None, tail: str) -> None:
+    task = the_task((4, 4, 2))
+    with pytest.raises(UserError, match=f'model.ideal_memories: no memory of task factual is called "{name}": {tail}'):
+        write_ideal(task, untouched(task, 24, (4, 2), width), {}, [name])
+
+
+def test_pairs_alone_need_no_head_for_every_token() -> None:
+    task = the_task()
+    write_ideal(task, untouched(task, 64, (1, 4), 32), {}, ["FF1"])
+    with pytest.raises(UserError, match=r"need 4 \+ 4 heads"):
+        write_ideal(task, untouched(task, 64, (1, 4), 32), {}, ["W_OV1", "FF1"])
+
+
 def written(construction: dict[str, Any], width: int | None) -> Float[Tensor, "n"]:
     model = ideal(the_task((4, 4, 2), construction=construction), 24, (4, 2), width)
     return torch.nn.utils.parameters_to_vector(model.parameters())
