@@ -14,6 +14,7 @@ from tests.memory.problems import (
     DISTRIBUTIONS,
     FEASIBLE,
     INFEASIBLE,
+    UNKNOWN,
     Matrix,
     inequalities,
     largest_margin,
@@ -68,6 +69,37 @@ def test_the_solver_finds_the_capacity_of_a_linear_program(d: int, seed: int):
             allowed = 2 * tolerance if decision.status is INFEASIBLE else 5 * tolerance
             assert largest_margin(stream.prefix(n)) < allowed
     assert decisions[-1].status is INFEASIBLE
+
+
+@pytest.mark.parametrize(("n_answers", "n"), [(2, 16), (3, 19), (4, 22)])
+def test_a_few_shared_answers_are_decided_as_by_a_linear_program(n_answers: int, n: int):
+    """Near capacity at d = 8, where n δ(V) = d (V − 1): about half of 64 streams are stored, and none is left open.
+
+    An answer may differ from that of the linear program only where the margin is below the tolerance.
+    """
+    d, tolerance = 8, 1e-3
+    streams = [AssociationStream(seed, d, d, n_answers=n_answers) for seed in range(64)]
+    problem = StorageProblem.stack([stream.problem(n) for stream in streams])
+    storable = 0
+    for stream, decision in zip(streams, decide(problem, tolerance=tolerance, iterations=4000), strict=True):
+        _, t = box_optimum(inequalities(stream.prefix(n)))
+        storable += t > 1e-9
+        if t <= 1e-9:
+            assert decision.status is INFEASIBLE
+        elif decision.status is not FEASIBLE:
+            assert largest_margin(stream.prefix(n)) < 2 * tolerance  # in whitened coordinates up to twice as large
+    # Two answers: exactly half on average (Cover), with a standard error of 4 over 64 streams. The others: capacities
+    # vary by some pairs, and those of this size are above the formula by up to 8 %.
+    assert storable == pytest.approx(32, abs=12)
+
+
+def test_only_a_descent_that_took_all_its_steps_leaves_a_question_open():
+    """Rounding in float32 hides a bound that is just above the tolerance: 5 of these 64 descents end too early."""
+    streams = [AssociationStream(seed, 8, 8) for seed in range(64)]
+    problem = StorageProblem.stack([stream.problem(24) for stream in streams])
+    decisions = decide(problem, tolerance=1e-3, iterations=1000)
+    assert all(decision.iterations >= 1000 for decision in decisions if decision.status is UNKNOWN)
+    assert sum(decision.status is INFEASIBLE for decision in decisions) > 16  # the mean capacity is 23.7 ± 1.5
 
 
 @pytest.mark.parametrize(("d", "seed"), [(6, 1), (8, 0)])

@@ -80,7 +80,15 @@ def decide(
     entered = frame.enter(problem)
     found = descend(entered, iterations=iterations, tolerance=float(tolerance))
     bound = certificates(entered.double(), *(W.to(frame.M_in) for W in (found.W, found.W_dual)))[1]
-    return _decisions(problem, frame, found, bound < tolerance)
+    decisions = _decisions(problem, frame, found, bound < tolerance)
+    # A descent that ended early took itself for decided. If float64 does not confirm that, it is done again in float64.
+    denied = [b for b, x in enumerate(decisions) if x.status is Status.UNKNOWN and x.iterations < iterations]
+    if denied and problem.keys.dtype != torch.float64:
+        rest = exact.select(torch.tensor(denied, device=exact.keys.device))
+        again = decide(rest, tolerance=tolerance, iterations=iterations, whiten=whiten)
+        for b, x in zip(denied, again, strict=True):
+            decisions[b] = replace(x, W=x.W.to(problem.keys), iterations=decisions[b].iterations + x.iterations)
+    return decisions
 
 
 def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500) -> list[Decision]:
@@ -238,6 +246,7 @@ def _scales(problem: StorageProblem) -> tuple[Float[Tensor, "b"], Float[Tensor, 
 class _Frame:
     """Coordinates to solve a problem in: keys e M_in and values u M_out, so that M_out W M_in has the same scores.
 
+    In all of them a coordinate of the keys, and of the values, has the mean square 1, as margins are reported.
     In float64: built from a problem in float64, entered by one of any precision.
     """
 
@@ -253,14 +262,20 @@ class _Frame:
 
     @staticmethod
     def whitening(problem: StorageProblem) -> "_Frame":
-        """(XᵀX/n)^(−1/2) of keys and of values; directions without data are left out."""
+        """√(d/r) (XᵀX/n)^(−1/2) of keys and of values; directions without data are left out, r have some.
+
+        The factor makes the mean square of a coordinate 1 also where a few vectors span only r < d directions: that is
+        the unit of margins, so that the descent ends at the tolerance that `certificates` asks for.
+        """
 
         def inverse_root(rows: Tensor) -> Tensor:
             used = (rows != 0).any(-1).sum(1).clamp_min(1)
             eigenvalues, vectors = torch.linalg.eigh(rows.mT @ rows / used[:, None, None])
             largest = eigenvalues.amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-            inverse = torch.where(eigenvalues > 1e-12 * largest, eigenvalues.clamp_min(0).rsqrt(), 0.0)
-            root: Tensor = (vectors * inverse[:, None]) @ vectors.mT
+            spanned = eigenvalues > 1e-12 * largest
+            inverse = torch.where(spanned, eigenvalues.clamp_min(0).rsqrt(), 0.0)
+            stretch = (rows.shape[2] / spanned.sum(1, keepdim=True).clamp_min(1)).sqrt()
+            root: Tensor = (vectors * (stretch * inverse)[:, None]) @ vectors.mT
             return root
 
         return _Frame(inverse_root(problem.keys), inverse_root(problem.values.flatten(1, -2)))
