@@ -58,7 +58,9 @@ class Alignment(Probe):
             if held.conditional is None:
                 W = hebbian(stored)
                 ideal, unit = stored.scores(W), score_unit(stored, held.memory)
-                wrong = worst_pairs(held, unit, self.config.worst) if 0 < unit < math.inf else []
+                wrong = (
+                    worst_pairs(held.association, held.memory, unit, self.config.worst) if 0 < unit < math.inf else []
+                )
             else:
                 ideal, wrong = held.conditional, worst_rows(held, held.conditional, self.config.worst)
                 M = M.softmax(1)

@@ -26,44 +26,18 @@ class HeadsProbeConfig(ProbeConfig):
     kind: Literal["heads"]
 
 
-class MarginsProbeConfig(ProbeConfig):
-    """By how much each memory prefers the right answer, in standard deviations of a score."""
+class LimitsProbeConfig(ProbeConfig):
+    """How many pairs each learned matrix recalls, compared with the best matrix, the Hebbian one and the capacity."""
 
-    implementation: ClassVar[str] = "probes.margins:Margins"
+    implementation: ClassVar[str] = "probes.limits:LimitsProbe"
     reads_batch: ClassVar[bool] = False
+    by_default: ClassVar[bool] = True
+    details: ClassVar[tuple[str, ...]] = ("margins", "scores", "spectrum")
+    replaces: ClassVar[tuple[str, ...]] = ("margins", "scores", "spectrum", "utilisation")
 
-    kind: Literal["margins"]
+    kind: Literal["limits"]
     worst: PositiveInt = 10
     """How many of the pairs with the smallest margins to name per memory."""
-    best: bool = False
-    """Compute the largest margin that any matrix reaches on these vectors, as the ideal. Takes up to seconds."""
-
-
-class ScoresProbeConfig(ProbeConfig):
-    """The scores of right answers and their rivals: spread out (Hebbian), or narrow and just above the rivals."""
-
-    implementation: ClassVar[str] = "probes.scores:Scores"
-    reads_batch: ClassVar[bool] = False
-
-    kind: Literal["scores"]
-
-
-class SpectrumProbeConfig(ProbeConfig):
-    """The singular values of each learned matrix, compared with a Gaussian matrix and a Hebbian one."""
-
-    implementation: ClassVar[str] = "probes.spectrum:Spectrum"
-    reads_batch: ClassVar[bool] = False
-
-    kind: Literal["spectrum"]
-
-
-class UtilisationProbeConfig(ProbeConfig):
-    """How many pairs each learned matrix recalls, as a fraction of what a matrix of its size and rank can hold."""
-
-    implementation: ClassVar[str] = "probes.utilisation:Utilisation"
-    reads_batch: ClassVar[bool] = False
-
-    kind: Literal["utilisation"]
 
 
 class AlignmentProbeConfig(ProbeConfig):

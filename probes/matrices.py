@@ -79,12 +79,10 @@ def cosine(X: Float[Tensor, "n m"], ideal: Float[Tensor, "n m"]) -> float | None
     return float((x * y).sum()) / norms if 0 < norms < math.inf else None
 
 
-@shared
-def worst_pairs(held: Learned, unit: float, limit: int) -> list[str]:
+def worst_pairs(stored: Association, memory: Readable, unit: float, limit: int) -> list[str]:
     """The pairs with the smallest margins, as "key → target: margin 0.12 before rival"; behind it, if not recalled."""
-    stored = held.association
-    margins = stored.margins(held.memory) / unit
-    rivals = stored.scores(held.memory).scatter(1, stored.targets[:, None], -torch.inf).argmax(1)
+    margins = stored.margins(memory) / unit
+    rivals = stored.scores(memory).scatter(1, stored.targets[:, None], -torch.inf).argmax(1)
     return [
         f"{stored.key_name(z)} → {stored.value_name(int(stored.targets[z]))}: margin {float(margins[z]):.2f} "
         f"{'ahead of' if margins[z] > 0 else 'behind'} {stored.value_name(int(rivals[z]))}"

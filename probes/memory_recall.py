@@ -70,11 +70,11 @@ class MemoryRecall(Probe):
 
 
 def _headlines(wanted: Mapping[str, Memory], task: Task) -> Iterator[Headline]:
-    """What each memory is for; those that solve the task come first."""
+    """What each memory is for; those that solve the task come first, after all counts of pairs (probe `limits`)."""
     for name, memory in wanted.items():
         n, rank = len(memory.association.keys), int(bool(task.solution) and name not in task.solution)
         recall = f"recall of {n} pair{'s' if n > 1 else ''}"
-        yield Headline(name, f"{memory.job}: {recall}" if memory.job else recall, rank)
+        yield Headline(name, f"{memory.job}: {recall}" if memory.job else recall, rank + 2)
         if memory.job_weighted:
             yield Headline(f"{name}_weighted", memory.job_weighted, rank + 1)
 

@@ -137,13 +137,22 @@ def _logits(model: ToyTransformer, batch: Batch) -> Float[Tensor, "b t output"]:
 
 
 def measure(
-    model: ToyTransformer, task: Task, probes: Iterable[Probe], batch: Batch, forward: Forward = fast_forward
+    model: ToyTransformer,
+    task: Task,
+    probes: Iterable[Probe],
+    batch: Batch,
+    forward: Forward = fast_forward,
+    *,
+    glance: bool = False,
 ) -> tuple[list[Measurement], dict[str, ProbeResult]]:
-    """All measurements of a model on a batch, and what each probe found; probes share what they compute."""
+    """All measurements of a model on a batch, and what each probe found; probes share what they compute.
+
+    glance: only what probes measure at the evaluations before the last.
+    """
     results: dict[str, ProbeResult] = {}
     with sharing():
         for probe in probes:
-            found: object = probe(model, task, batch)
+            found: object = (probe.glance if glance else probe)(model, task, batch)
             if not isinstance(found, ProbeResult):
                 raise UserError(
                     f'probe "{probe.config.kind}" returned a {type(found).__name__}, expected a ProbeResult'

@@ -1,5 +1,6 @@
 """Plotly figures from rows and arrays: pure functions, used by the page and in notebooks alike."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -164,11 +165,18 @@ def lines(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], tit
     return _styled_panels(figure, title, x=x, rows=len(panels))
 
 
+MARKS = {
+    "ideal": "diamond", "hebbian": "square-open", "limit": "line-ns-open", "theory": "x-thin-open",
+    "chance": "circle-open",
+}  # fmt: skip
+"""How the things that a value can be read against are marked."""
+
+
 def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Reference"]) -> go.Figure:
-    """Each metric as a bar, with its ideal value, its chance value and the prediction of theory as marks."""
+    """Each metric as a bar, with what it can be read against as marks."""
     names = list(metrics)
     figure = go.Figure(go.Bar(x=list(metrics.values()), y=names, orientation="h", name="measured"))
-    for label, symbol in {"ideal": "diamond", "chance": "line-ns-open", "theory": "x-thin-open"}.items():
+    for label, symbol in MARKS.items():
         values = [getattr(references.get(name), label, None) for name in names]
         if values.count(None) == len(values):
             continue
@@ -176,6 +184,44 @@ def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Referenc
         figure.add_trace(go.Scatter(x=values, y=names, mode="markers", name=label, marker=marker))
     figure.update_yaxes(autorange="reversed")
     return _styled(figure, "", height=120 + 26 * len(names))
+
+
+def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> go.Figure:
+    """How full matrices are: a bar up to what fits, with marks for the pairs to hold and for what is recalled of them.
+
+    parts[name] has `pairs`, `learned`, `ideal`, `hebbian`, and `limit` if it is known.
+    """
+    names = list(parts)
+    figure = go.Figure(
+        go.Bar(
+            x=[part.get("limit", part["pairs"]) for part in parts.values()], y=names, orientation="h", width=0.5,
+            marker={"color": "#dfe6ee", "line": {"color": "#8899aa", "width": 1}}, name="what fits: the capacity limit",
+            text=[
+                f"{part['learned']:,.0f} of {part['pairs']:,.0f} pairs"
+                + (f", room for {part['limit']:,.0f}" if "limit" in part else "")
+                for part in parts.values()
+            ],
+            textposition="outside", hovertemplate="%{y}: room for %{x:,.0f} pairs<extra></extra>",
+        )
+    )  # fmt: skip
+    marks = {
+        "pairs": ("pairs to hold", "line-ns-open", COLOURS[7], 22),
+        "hebbian": ("Hebbian matrix", "square-open", COLOURS[1], 15),
+        "ideal": ("ideal: the best matrix", "diamond-open", COLOURS[2], 15),
+        "learned": ("learned", "circle", "black", 9),
+    }
+    for key, (label, symbol, colour, size) in marks.items():
+        marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 2, "color": colour}}
+        figure.add_trace(
+            go.Scatter(
+                x=[part.get(key) or None for part in parts.values()], y=names, mode="markers", name=label,
+                marker=marker, hovertemplate=f"%{{y}}: {label} %{{x:,.0f}}<extra></extra>",
+            )
+        )  # fmt: skip
+    largest = max(max(part.values()) for part in parts.values())
+    figure.update_xaxes(type="log", range=[0, math.log10(max(largest, 10)) * 1.35], dtick=1)
+    figure.update_yaxes(autorange="reversed")
+    return _styled(figure, "Pairs in each matrix, and how many fit", x="pairs", height=170 + 60 * len(names))
 
 
 def histograms(

@@ -15,7 +15,7 @@ from toytf.errors import UserError, shortened
 Scalar = str | int | float
 """What a factor of a measurement can be; True says that it is so, such as `weighted`."""
 
-KINDS = ("ideal", "theory", "chance")
+KINDS = ("ideal", "hebbian", "limit", "theory", "chance")
 """What a value can be read against: `ideal/<metric>` and so on."""
 
 TAKEN = {"seed", "step", "group", "name", "metric", "variant", "value", "spread", *KINDS}
@@ -29,12 +29,16 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Reference:
-    """What a value can be read against: that of the ideal solution, by chance, and by theory."""
+    """What a value can be read against: that of the ideal solution, by chance, by theory, and what is possible."""
 
     ideal: float | None = None
     chance: float | None = None
     theory: float | None = None
     """What the theory of random vectors predicts."""
+    hebbian: float | None = None
+    """What the Hebbian rule makes of the same vectors."""
+    limit: float | None = None
+    """The most that is possible, by the theory of random vectors."""
 
 
 class Headline(NamedTuple):
@@ -100,12 +104,14 @@ class Group:
         ideal: float | None = None,
         chance: float | None = None,
         theory: float | None = None,
+        hebbian: float | None = None,
+        limit: float | None = None,
         **at: Scalar | None,
     ) -> "Measurement":
         """A measurement of this group; None among the factors is left out, and as value: there is none."""
         said = {factor: plain_scalar(given) for factor, given in at.items() if given is not None}
         number = None if value is None else float(value)
-        return Measurement(Quantity(self, name, said), number, Reference(ideal, chance, theory))
+        return Measurement(Quantity(self, name, said), number, Reference(ideal, chance, theory, hebbian, limit))
 
     @property
     def heading(self) -> str:

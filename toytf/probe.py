@@ -23,11 +23,13 @@ class ProbeResult:
     """What a probe has measured, and which associations failed, by the flat name of a metric.
 
     draw, if given, makes the probe's own figure, from values it already holds: the model may have changed since.
+    details are further figures, by name; the config of the probe lists their names (`ProbeConfig.details`).
     """
 
     measurements: Sequence[Measurement] = ()
     failures: Mapping[str, list[str]] = field(default_factory=dict)
     draw: Callable[[], Any] | None = None
+    details: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -68,6 +70,10 @@ class Probe(ABC):
     @abstractmethod
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """Measure the model on a held-out batch of the task."""
+
+    def glance(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """What is measured at the evaluations before the last: by default all; a slow probe measures less."""
+        return self(model, task, batch)
 
 
 _found: ContextVar[dict[object, Any] | None] = ContextVar("found", default=None)

@@ -40,7 +40,7 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
                 ({"view": f"{EARLY}", "criterion": "causal"}, previous_position(p[:EARLY], causal=True)),
             ],
             job="look one position back",
-            job_weighted="the same, weighted by how often a position needs it",
+            job_weighted="look one position back, weighted by how often that is needed: recall",
         )
     if model.config.n_layers < 2:
         return memories

@@ -71,6 +71,12 @@ class ProbeConfig(Plugin):
     """The roles that a task must have for this probe to make sense."""
     reads_batch: ClassVar[bool] = True
     """Whether its result depends on the sequences. If not, it is not repeated for every entry of `evaluate_on`."""
+    by_default: ClassVar[bool] = False
+    """Does a training have it whose config does not say which probes it has?"""
+    details: ClassVar[tuple[str, ...]] = ()
+    """The names of figures that it draws besides its own."""
+    replaces: ClassVar[tuple[str, ...]] = ()
+    """Kinds of earlier versions that it took the place of."""
 
     def check_fits(self, task: TaskConfig) -> None:
         """Refuse a task that lacks a role this probe needs."""
@@ -193,6 +199,9 @@ class _OneOf:
         value = {"kind": value} if self.tag == "kind" and isinstance(value, str) else value
         kind = value.get(self.tag) if isinstance(value, Mapping) else None
         if isinstance(kind, str) and kind not in plugins(self.group):
+            now = present_kind(kind) if self.group == "probes" else kind
+            if now != kind:
+                raise PydanticCustomError("replaced_plugin", "replaced", {"kind": kind, "now": now})
             context = {"tag": self.tag, "kind": kind, "hint": nearest(kind, plugins(self.group)), "group": self.group}
             raise PydanticCustomError("unknown_plugin", "not installed", context)
         return value
@@ -239,9 +248,21 @@ _OF_RUNS = ("checksums.json", "metrics.jsonl")
 """Files of toytf.runs, one of which every run has; an early version wrote no checksums."""
 
 
+def default_probes() -> tuple[ProbeConfig, ...]:
+    """The probes of a training whose config does not name any."""
+    return tuple(probe_config(kind) for kind, config in plugins("probes").items() if config.by_default)
+
+
+def present_kind(kind: str) -> str:
+    """The probe that took the place of one that an earlier version had; any other as it is."""
+    return next((now for now, config in plugins("probes").items() if kind in config.replaces), kind)
+
+
 def probe_config(kind: str) -> ProbeConfig:
     """The config of a probe at its defaults."""
     known = plugins("probes")
+    if present_kind(kind) != kind:
+        raise UserError(f'probe "{kind}" does not exist any more: "{present_kind(kind)}" measures the same')
     if kind not in known:
         raise UserError(f'probe "{kind}" does not exist: {nearest(kind, known)}')
     return cast(ProbeConfig, validate(TypeAdapter(known[kind]), {"kind": kind}, f"probe {kind}"))

@@ -24,7 +24,7 @@ from toytf.errors import UserError, nearest, shortened
 
 T = TypeVar("T")
 
-_TRANSLATE = "translate"
+TRANSLATE = "translate"
 """The context of a validation that gives former keys their present names."""
 
 
@@ -39,7 +39,7 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_what_cannot_be(cls, data: Any, info: ValidationInfo) -> Any:
-        if isinstance(data, dict) and info.context == _TRANSLATE:
+        if isinstance(data, dict) and info.context == TRANSLATE:
             for former in set(cls.renamed) & set(data):
                 if cls.renamed[former] not in data:
                     data[cls.renamed[former]] = data.pop(former)
@@ -98,7 +98,7 @@ def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:
 def translate(schema: TypeAdapter[Any], data: dict[str, Any]) -> None:
     """Give keys that were renamed their present names, in the mapping itself; mistakes are left for `validate`."""
     with contextlib.suppress(ValidationError):
-        schema.validate_python(data, context=_TRANSLATE)
+        schema.validate_python(data, context=TRANSLATE)
 
 
 def dump(config: Config) -> str:

@@ -10,7 +10,7 @@ from toytf.memory.association import Association
 from toytf.memory.constructions import bi_whitened, hebbian
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rank import decide_rank
-from toytf.memory.solver import maximise_margin
+from toytf.memory.solver import Status, decide, maximise_margin
 from toytf.theory import capacity
 
 ITERATIONS = 300
@@ -56,7 +56,9 @@ def matrix_limits(association: Association, rank: int | None = None) -> Limits |
     return Limits(limit(spanned, n_values), limit(d_out, None))
 
 
-def best_matrices(association: Association, rank: int | None = None) -> dict[str, Float[Tensor, "d_out d_in"]]:
+def best_matrices(
+    association: Association, rank: int | None = None, *, margin: bool = True
+) -> dict[str, Float[Tensor, "d_out d_in"]]:
     """The matrices that `hebbian`, `least_squares` and `max_margin` make of the same vectors, of a rank at most.
 
     hebbian:        Σ_z u_{f(z)} e_zᵀ
@@ -64,15 +66,18 @@ def best_matrices(association: Association, rank: int | None = None) -> dict[str
     max_margin:     the largest smallest margin; where not all pairs can be stored, some are given up
 
     The first two are cut to their largest singular values if the rank says so; for the third the factors are searched.
+    Not `margin`: any matrix that recalls all pairs will do as the third, which takes a tenth of the time.
     """
     found = {"hebbian": hebbian(association), "least_squares": bi_whitened(association)}
-    n_keys, (m, d_out) = different_keys(association), association.values.shape
-    free = min(association.keys.shape[1], d_out, n_keys, m)
-    if rank is not None and rank < free:
+    (m, d_out), iterations = association.values.shape, _iterations(association)
+    if rank is not None and rank < min(association.keys.shape[1], d_out, different_keys(association), m):
         found = {name: _cut(W, rank) for name, W in found.items()}
-        return found | {"max_margin": decide_rank(association, rank, iterations=_iterations(association)).W}
-    best = maximise_margin(StorageProblem.of(association), iterations=_iterations(association))
-    return found | {"max_margin": best[0].W}
+        return found | {"max_margin": decide_rank(association, rank, iterations=iterations).W}
+    problem = StorageProblem.of(association)
+    best = None if margin else decide(problem, iterations=iterations)[0]
+    if best is None or best.status is not Status.FEASIBLE:
+        best = maximise_margin(problem, iterations=iterations)[0]
+    return found | {"max_margin": best.W}
 
 
 def competing(association: Association) -> int:

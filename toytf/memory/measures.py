@@ -16,8 +16,8 @@ from torch import Tensor
 
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.association import Association, Readable, exact
+from toytf.memory.limits import competing, matrix_limits
 from toytf.theory import (
-    capacity,
     extreme_level,
     gaussian_singular_values,
     hebbian_scores,
@@ -48,14 +48,21 @@ SPECTRUM = Group(
     "directions that W stores more strongly than others.", curve=False,
     headline=(),
 )  # fmt: skip
+LOST = Group(
+    "lost", "Which pairs are lost", "How often a lost pair is rarer than a recalled one, or has a key that is closer "
+    "to another key: 0.5 if that plays no part, 1 if it decides.", curve=False, headline=(),
+)  # fmt: skip
 UTILISATION = Group(
     "utilisation", "Pairs stored / capacity of a matrix of this size", "How full a matrix is: at 1 it holds as many "
     "pairs as the best weights can store.", variants=("measure",),
     headline=(
         Headline("*", "pairs stored / capacity, {rule}", 2),
-        Headline("*", "pairs stored / capacity, {memory}", 2),
     ),
 )  # fmt: skip
+
+
+_ENTRIES = 2**24
+"""Overlaps of keys that are worked on at once."""
 
 
 def score_unit(association: Association, memory: Readable) -> float:
@@ -94,7 +101,7 @@ def measure_margins(association: Association, memory: Readable) -> list[Measurem
     if 0 < unit < math.inf and len(rivalled):
         shortest, middle, mean = rivalled.min(), rivalled.quantile(0.5), rivalled.mean()
         metrics |= {"min": float(shortest) / unit, "median": float(middle) / unit, "mean": float(mean) / unit}
-        n_values = _n_values(association)
+        n_values = competing(association)
         if isinstance(memory, Tensor) and n_values > 1:
             theory["min"] = maximal_margin(len(margins), *_dimensions(association), n_values=n_values)
     return _measurements(MARGIN, metrics, theory)
@@ -120,7 +127,7 @@ def measure_scores(association: Association, memory: Readable) -> list[Measureme
         return _measurements(SCORES, metrics, {})
     if len(rivals) > 1:
         metrics["rival_spread"] = float(rivals.std(correction=0)) / unit
-    n_values = _n_values(association)
+    n_values = competing(association)
     if n_values < 2:
         return _measurements(SCORES, metrics, {})
     d_in, d_out = _dimensions(association)
@@ -213,16 +220,49 @@ def measure_utilisation(association: Association, memory: Readable, rank: int | 
     limit). Theory: the best weights store every pair up to capacity.
     """
     stored = float(association.recalled(memory).sum())
-    n_values = _n_values(association)
-    if n_values < 2:
+    limits = matrix_limits(association, rank)
+    if limits is None:
         return [UTILISATION.measurement(stored, measure="stored")]
-    p_c = capacity(*_dimensions(association), rank=rank, n_values=n_values)
+    p_c = limits.at_values
     best = min(float(len(association.keys)), p_c)
     return [
         UTILISATION.measurement(stored, measure="stored", theory=best),
         UTILISATION.measurement(p_c, measure="capacity"),
         UTILISATION.measurement(stored / p_c, theory=best / p_c),
     ]
+
+
+def measure_lost(association: Association, memory: Readable) -> list[Measurement]:
+    """Which pairs are not recalled: P(x_lost > x_recalled) + ½ P(=), for two properties x of a pair.
+
+    `rarer`: x = −weight, how seldom the key occurs;  `crowded`: x = max |cos(e_z, e_z')| over the other keys z' with
+    another answer. Nothing if all or no pairs are recalled.
+    """
+    recalled = association.recalled(memory).cpu()
+    if bool(recalled.all()) or not bool(recalled.any()):
+        return []
+    properties = {"crowded": _nearest_key(association)}
+    if association.weights is not None and bool((association.weights != association.weights[0]).any()):
+        properties["rarer"] = -exact(association.weights)
+    return _measurements(LOST, {name: _higher(x[~recalled], x[recalled]) for name, x in properties.items()}, {})
+
+
+def _nearest_key(association: Association) -> Float[Tensor, "n"]:
+    """max |cos(e_z, e_z')| over the keys with another answer, some rows at a time."""
+    e, f = torch.nn.functional.normalize(exact(association.keys), dim=1), association.targets.cpu()
+    rows = max(1, _ENTRIES // max(len(e), 1))
+    nearest = [
+        (e[start : start + rows] @ e.T).abs().masked_fill(f[start : start + rows, None] == f, 0).amax(1)
+        for start in range(0, len(e), rows)
+    ]
+    return torch.cat(nearest)
+
+
+def _higher(x: Float[Tensor, "a"], y: Float[Tensor, "b"]) -> float:
+    """P(x > y) + ½ P(x = y) for one of x and one of y, by ranks."""
+    ordered = y.sort().values
+    below, up_to = (torch.searchsorted(ordered, x, right=right).double() for right in (False, True))
+    return float((below + up_to).mean()) / (2 * len(y))
 
 
 def _measurements(group: Group, metrics: Mapping[str, float], theory: Mapping[str, float]) -> list[Measurement]:
@@ -237,13 +277,6 @@ def _rms(vectors: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 def _dimensions(association: Association) -> tuple[int, int]:
     """d_in and d_out."""
     return association.keys.shape[1], association.values.shape[1]
-
-
-def _n_values(association: Association) -> int:
-    """How many values compete for a key: all m, or the mean number of candidates."""
-    if association.candidates is None:
-        return len(association.values)
-    return round(float(association.candidates.sum(1).float().mean()))
 
 
 _hebbian_quantiles = functools.cache(hebbian_singular_values)

@@ -7,8 +7,8 @@ import scipy
 from toytf.theory._domain import Real, at_least
 
 BITS_PER_PARAMETER = 2.86 / (2 * math.log(2))
-"""Bits that a trained two-layer memory holds per weight of its 2 m d: 2.06, the line N ln N = 2.86 m d of Nichani et al.
-2024 (Fig. 1 right). With 32 answers their line is N = 0.83 m d, which is 2.08."""
+"""Bits that a trained two-layer memory holds per weight of its 2 m d: 2.06, the line N ln N = 2.86 m d of Nichani et
+al. 2024 (Fig. 1 right). With 32 answers their line is N = 0.83 m d, which is 2.08."""
 
 
 def mlp_capacity(d_in: int, d_out: int, width: int, *, n_values: int | None = None) -> float:

@@ -114,7 +114,8 @@ class SeedLearner(Learner):
     ) -> tuple[list[Measurement], dict[str, ProbeResult]]:
         stream = generator(self.seed, "evaluation", step, device=task.device)
         batch = task.sample(self.config.evaluation.sequences, stream)
-        measured, results = measure(self.model, task, probes, batch, self.forward)
+        glance = step != self.config.steps
+        measured, results = measure(self.model, task, probes, batch, self.forward, glance=glance)
         return [*measured, *(task.floors() if floors else ())], results
 
     @torch.no_grad()

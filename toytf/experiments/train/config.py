@@ -3,12 +3,12 @@
 import re
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from toytf.config.compose import overlay
 from toytf.config.footprint import Need
-from toytf.config.plugins import AnyProbe, AnyTask, TaskConfig
-from toytf.config.sections import validate
+from toytf.config.plugins import AnyProbe, AnyTask, TaskConfig, default_probes, present_kind
+from toytf.config.sections import TRANSLATE, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.experiments.seeded import SeededConfig
 from toytf.models.config import ModelConfig
@@ -27,10 +27,22 @@ class TrainExperimentConfig(SeededConfig):
     task: AnyTask
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
-    probes: tuple[AnyProbe, ...] = ()
+    probes: tuple[AnyProbe, ...] = Field(default_factory=default_probes)
+    """What is measured besides losses and accuracies (default: `limits`, what the matrices hold and could hold)."""
     evaluate_on: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other data to evaluate on, by name: what each changes in the task, such as {clean: {noise: {probability: 0}}}.
     Metric names carry the name after an @: `eval@clean/in_context_accuracy`."""
+
+    @field_validator("probes", mode="before")
+    @classmethod
+    def _present_probes(cls, probes: Any, info: ValidationInfo) -> Any:
+        """In the config of an earlier run, probes that another one took the place of become that one."""
+        if info.context == TRANSLATE and isinstance(probes, list):
+            kinds = [probe.get("kind") if isinstance(probe, dict) else probe for probe in probes]
+            now = {str(kind): present_kind(str(kind)) for kind in kinds}
+            kept = {now[str(kind)]: probe for kind, probe in zip(kinds, probes, strict=True)}
+            probes[:] = [probe if kind in kinds else {"kind": kind} for kind, probe in kept.items()]
+        return probes
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "TrainExperimentConfig":

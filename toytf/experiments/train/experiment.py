@@ -10,7 +10,7 @@ from toytf.errors import Interrupted
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
 from toytf.experiments.train.config import TrainExperimentConfig
-from toytf.experiments.train.figures import figure_name, titled, training_figures
+from toytf.experiments.train.figures import probe_figures, training_figures
 from toytf.experiments.train.story import training_findings
 from toytf.measurement import Measurement
 from toytf.report.page import write_report
@@ -103,5 +103,5 @@ class Training(Experiment):
         """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
         if evaluation.seed == self.config.seeds[0]:
             for (kind, on), result in evaluation.results.items():
-                if result.draw is not None:
-                    run.keep_figure(figure_name(kind, on), titled(result.figure(), on))
+                for name, figure in probe_figures(result, kind, on).items():
+                    run.keep_figure(name, figure)

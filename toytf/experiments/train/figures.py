@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from toytf.report.page import MAP
 
 if TYPE_CHECKING:
+    from toytf.probe import ProbeResult
     from toytf.runs import TrainedRun
 
 CHART_TITLES = {"loss": "Loss by role", "accuracy": "Accuracy by role"}
@@ -22,14 +23,19 @@ def training_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
     yield from _attention_maps(run)
 
 
-def figure_name(kind: str, on: str) -> str:
-    """The name of the figure of a probe, on the task or on an entry of `evaluate_on`."""
-    return f"probe_{kind}" + (f"_{on}" if on else "")
+def figure_name(kind: str, on: str, detail: str = "") -> str:
+    """The name of a figure of a probe, its own or a detail, on the task or on an entry of `evaluate_on`."""
+    return "_".join(filter(None, ["probe", kind, detail, on]))
 
 
-def titled(figure: Any, on: str) -> Any:
-    """The figure of a probe with what it was evaluated on in its title."""
-    return figure.update_layout(title_text=f"{figure.layout.title.text} ({on})") if on else figure
+def probe_figures(result: "ProbeResult", kind: str, on: str) -> dict[str, Any]:
+    """The figures that a probe drew, by name, with what it was evaluated on in their titles."""
+    drawn = {} if result.draw is None else {"": result.draw}
+    figures = {figure_name(kind, on, detail): draw() for detail, draw in {**drawn, **result.details}.items()}
+    if on:
+        for figure in figures.values():
+            figure.update_layout(title_text=f"{figure.layout.title.text} ({on})")
+    return figures
 
 
 def _curves(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
@@ -59,13 +65,11 @@ def _probe_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
     """What the probes drew at the last evaluation of the first seed; if that is not there, what they draw now."""
     for config in run.config.probes:
         for on in ("", *run.config.evaluate_on) if config.reads_batch else ("",):
-            name = figure_name(config.kind, on)
-            figure = run.kept_figure(name)
-            if figure is None and (run.lost_figure(name) or not run.has_ended(run.config.seeds[0])):
-                result = run.probe(config.kind, on=on or None)
-                figure = titled(result.figure(), on) if result.draw is not None else None
-            if figure is not None:
-                yield name, figure
+            names = [figure_name(config.kind, on, detail) for detail in ("", *config.details)]
+            figures = {name: figure for name in names if (figure := run.kept_figure(name)) is not None}
+            if any(map(run.lost_figure, names)) or (not figures and not run.has_ended(run.config.seeds[0])):
+                figures |= probe_figures(run.probe(config.kind, on=on or None), config.kind, on)
+            yield from figures.items()
 
 
 def _attention_maps(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
