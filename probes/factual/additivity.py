@@ -14,17 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.factual.config import AdditivityProbeConfig
-from probes.factual.tables import (
-    FactProbe,
-    accuracy,
-    by_pair,
-    fact_tables,
-    final_streams,
-    ideal_of_sums,
-    missed,
-    why_no_tables,
-)
+from probes.factual.tables import FactProbe, accuracy, by_pair, final_streams, ideal_of_sums, missed
 from tasks.factual.ideal import query_tokens
+from tasks.factual.tables import fact_tables, why_no_tables
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline
 from toytf.memory import exact

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from probes.factual.config import FactRatiosProbeConfig
-from probes.factual.tables import FactProbe, final_streams, in_chunks
+from probes.factual.tables import FactProbe, final_streams
 from tasks.factual.ideal import first_obstacle
+from tasks.factual.tables import in_chunks
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline

@@ -10,15 +10,8 @@ from torch import Tensor
 
 from probes.factual.additivity import two_way, unknown_pairs
 from probes.factual.config import FactStorageProbeConfig
-from probes.factual.tables import (
-    TableProbe,
-    accuracy,
-    by_pair,
-    fact_tables,
-    feed_forward,
-    in_chunks,
-    width_of,
-)
+from probes.factual.tables import TableProbe, accuracy, by_pair, feed_forward, width_of
+from tasks.factual.tables import fact_tables, in_chunks
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline
 from toytf.models.transformer import ToyTransformer

@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.factual.config import OwnershipProbeConfig
-from probes.factual.tables import FactTables, TableProbe, fact_tables
+from probes.factual.tables import TableProbe
 from tasks.factual.ideal import key_vector, query_tokens
+from tasks.factual.tables import FactTables, fact_tables
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory import exact

@@ -12,18 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.factual.config import PairMemoryProbeConfig
-from probes.factual.tables import (
-    FactTables,
-    TableProbe,
-    accuracy,
-    fact_tables,
-    feed_forward,
-    fraction_answered,
-    in_chunks,
-    missed,
-    width_of,
-)
+from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction_answered, missed, width_of
 from tasks.factual.ideal_values import RIDGE
+from tasks.factual.tables import FactTables, fact_tables, in_chunks
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline, Measurement

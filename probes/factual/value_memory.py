@@ -10,14 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.factual.config import ValueMemoryProbeConfig
-from probes.factual.tables import (
-    TableProbe,
-    fact_tables,
-    ideal_of_sums,
-    in_chunks,
-    subject_answers,
-    wrong_facts,
-)
+from probes.factual.tables import TableProbe, ideal_of_sums, wrong_facts
+from tasks.factual.tables import fact_tables, in_chunks, subject_answers
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group
 from toytf.models.transformer import ToyTransformer

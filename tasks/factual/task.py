@@ -21,6 +21,7 @@ With `last: relation` there is no end token, and the relation is at the last pos
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -36,6 +37,9 @@ from toytf.measurement import Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator
 from toytf.task import FLOOR, Answers, Batch, Memory, Task
+
+if TYPE_CHECKING:
+    from toytf.holder import Holder
 
 END = "⟨eos⟩"
 HEURISTIC = replace(
@@ -171,6 +175,12 @@ class FactualTask(Task):
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
         """FF1: the pairs that a feed-forward part should store, by what attention makes of them."""
         return factual_memories(self, model)
+
+    def holders(self, model: ToyTransformer) -> "Sequence[Holder]":
+        """FF1; in models of one layer also what each head selects, and what its values say of the answers."""
+        from tasks.factual.holders import factual_holders  # the theory of limits brings scipy
+
+        return factual_holders(self, model)
 
     def ideal(self, model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None) -> None:
         """Write a construction that knows every fact, as `construction` describes it, into a one-layer model.

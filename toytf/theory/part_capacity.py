@@ -34,7 +34,8 @@ def selector_capacity(d: int, n_others: int) -> float:
 
     F is what moving both kinds of scores to the two sides of a threshold t costs: the distance of a Gaussian vector
     from the cone of right orders, with t fixed (derived as `capacity` is). With as many others it is Cover's 2d in all.
-    0 if no more than the others can be told from anything.
+    0 if no more than the others can be told from anything; ∞ above 10¹⁵, where the others are so few that the number
+    grows as e^{d/2n}.
     """
     at_least(1, d=d)
     at_least(0, n_others=n_others)
@@ -56,4 +57,6 @@ def selector_capacity(d: int, n_others: int) -> float:
     high = 2.0
     while cost(high) < d:
         high *= 2
+        if high > 1e15:
+            return math.inf
     return float(scipy.optimize.brentq(lambda p: cost(p) - d, 1.0, high))

@@ -7,10 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.factual import tables as fact_tables
+from probes.factual import tables as probe_tables
 from probes.factual.additivity import two_way
 from probes.factual.config import MANY_FACTS
 from probes.factual.tables import answers, are_answered, final_streams, fraction_answered, margins
+from tasks.factual import tables
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
 from toytf.build import build_model, build_probe, build_task
@@ -61,7 +62,7 @@ def test_chunks_change_no_metric_and_no_name(
     """A sequence at a time, or some; sums of floats in another order differ by rounding."""
     facts, model = setting(task, attention={"residual": residual})
     whole = {kind: probed(kind, facts, model) for kind in OF_FACTS}
-    monkeypatch.setattr(fact_tables, "CHUNK", chunk)
+    monkeypatch.setattr(tables, "CHUNK", chunk)
     for kind, expected in whole.items():
         found = probed(kind, facts, model)
         assert dict(found.metrics) == pytest.approx(dict(expected.metrics), rel=1e-5, abs=1e-6)
@@ -167,9 +168,9 @@ def test_probes_of_few_facts_run_at_every_evaluation() -> None:
 def test_probes_of_many_facts_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """15 facts, where 14 are already many."""
     task, model = setting()
-    monkeypatch.setattr(fact_tables, "MANY_FACTS", 15)
+    monkeypatch.setattr(probe_tables, "MANY_FACTS", 15)
     assert due(task, model, 2) == {*OF_FACTS} - {"fact_ratios"}
-    monkeypatch.setattr(fact_tables, "MANY_FACTS", 14)
+    monkeypatch.setattr(probe_tables, "MANY_FACTS", 14)
     assert due(task, model, 0) == due(task, model, 2) == {"facts"}
     assert due(task, model, 4) == {*OF_FACTS}
 
@@ -177,7 +178,7 @@ def test_probes_of_many_facts_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) 
 def test_a_given_schedule_wins_over_the_number_of_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     task, model = setting()
     assert due(task, model, 2, when="end") == set()
-    monkeypatch.setattr(fact_tables, "MANY_FACTS", 14)
+    monkeypatch.setattr(probe_tables, "MANY_FACTS", 14)
     assert due(task, model, 2, when="always") == {*OF_FACTS}
 
 
