@@ -163,7 +163,7 @@ def count(holder: Holder, rules: Mapping[str, Tensor] | None = None) -> Counts:
     limits = holder.limits or matrix_limits(stored, holder.rank)
     learned, each = float(stored.recalled(holder.memory).sum()), math.log2(max(competing(stored), 1))
     return Counts(
-        len(stored.keys),
+        float(len(stored.keys)),
         len(stored.keys) * stored.chance,
         learned,
         {rule: float(stored.recalled(W).sum()) for rule, W in (rules or {}).items()},
@@ -266,8 +266,8 @@ def _margins(holder: Holder, best: Tensor | None = None) -> list[Measurement]:
     measured = measure_margins(stored, memory)
     if best is None or not isinstance(memory, Tensor):
         return measured
-    largest = float(stored.margins(best).min()) / score_unit(stored, best)
-    ideal = largest if 0 < largest < math.inf else None
+    largest = next((one.value for one in measure_margins(stored, best) if one.quantity.at["measure"] == "min"), None)
+    ideal = largest if largest is not None and largest > 0 else None
     return [
         replace(one, reference=replace(one.reference, ideal=ideal)) if one.quantity.at["measure"] == "min" else one
         for one in measured

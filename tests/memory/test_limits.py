@@ -1,0 +1,123 @@
+"""How many pairs fit, what the rules make of the same vectors, and which pairs are lost."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from toytf.memory import Association, AssociationStream, hebbian
+from toytf.memory.limits import best_matrices, different_keys, matrix_limits
+from toytf.memory.measures import measure_lost
+from toytf.theory import capacity, statistical_dimension
+
+
+def pairs(n: int, d: int, seed: int = 0) -> Association:
+    return AssociationStream(seed, d, d).prefix(n)
+
+
+def lost(association: Association, W: torch.Tensor) -> dict[str, float]:
+    return {str(one.quantity.at["measure"]): float(one.value or 0) for one in measure_lost(association, W)}
+
+
+def test_both_limits_agree_at_capacity():
+    """With p_c pairs and as many values both are p_c, 181.8 at d = 32."""
+    limits = matrix_limits(pairs(182, 32))
+    assert limits is not None
+    assert limits.own_values == pytest.approx(181.8, rel=0.015)
+    assert limits.at_values == pytest.approx(limits.own_values, rel=0.01)
+
+
+def test_a_limited_rank_keeps_its_energy():
+    """ω²(1/2) = .894."""
+    full, half = (matrix_limits(pairs(100, 32), rank) for rank in (None, 16))
+    assert full is not None and half is not None
+    assert half.at_values / full.at_values == pytest.approx(0.894, abs=0.001)
+
+
+def test_facts_of_one_subject_share_its_key():
+    """R facts with D answers each fit into one vector of d numbers if R δ(D) = d; S subjects hold S times as many."""
+    S, R, D, d = 5, 6, 4, 24
+    facts = torch.cartesian_prod(torch.arange(S), torch.arange(R))
+    sets = torch.arange(R * D).view(R, D)
+    candidates = torch.zeros(S * R, R * D, dtype=torch.bool).scatter(1, sets[facts[:, 1]], True)
+    keys, values = torch.randn(S, d), torch.randn(R * D, d)
+    stored = Association(keys[facts[:, 0]], values, sets[facts[:, 1], 0], candidates=candidates)
+    limits = matrix_limits(stored)
+    assert different_keys(stored) == S
+    assert limits is not None
+    assert limits.at_values == pytest.approx(S * min(d, R * D - 1) / statistical_dimension(D).value, rel=0.02)
+
+
+def test_nothing_competes_with_a_single_value():
+    assert matrix_limits(Association(torch.eye(3), torch.ones(1, 2), torch.zeros(3, dtype=torch.long))) is None
+
+
+@pytest.mark.parametrize("rank", [None, 8])
+def test_below_capacity_the_best_matrix_recalls_all_and_the_rules_fewer(rank: int | None):
+    """d = 32: the Hebbian rule recalls all of 33 in half of the draws, least squares of 68, the best matrix of 190.
+
+    At rank 8 the limit is 125.
+    """
+    association = pairs(100, 32)
+    recalled = {name: int(association.recalled(W).sum()) for name, W in best_matrices(association, rank).items()}
+    assert recalled["hebbian"] < recalled["least_squares"] < recalled["max_margin"] == 100
+    for W in best_matrices(association, rank).values():
+        assert int(torch.linalg.matrix_rank(W.double(), rtol=1e-4)) <= (rank or 32)
+
+
+def test_any_matrix_that_stores_will_do_where_the_margin_does_not_matter():
+    association = pairs(100, 32)
+    quick, best = (best_matrices(association, margin=margin)["max_margin"] for margin in (False, True))
+    assert bool(association.recalled(quick).all())
+    margins = [float(association.margins(W).min() / W.norm()) for W in (quick, best)]
+    assert 0 < margins[0] < margins[1]
+
+
+def test_a_large_memory_gets_fewer_steps():
+    """Else the end of a training on thousands of facts would take minutes."""
+    from toytf.memory.limits import ITERATIONS, _iterations
+
+    assert _iterations(pairs(60, 128)) == ITERATIONS
+    large = Association(torch.ones(5000, 128), torch.ones(600, 128), torch.zeros(5000, dtype=torch.long))
+    assert 20 <= _iterations(large) < 40
+
+
+# Which pairs are lost
+
+
+def test_the_rare_pairs_are_lost_if_only_the_frequent_ones_are_stored():
+    association = replace(pairs(40, 64), weights=torch.arange(40.0))
+    frequent = Association(association.keys[20:], association.values, association.targets[20:])
+    assert lost(association, hebbian(frequent))["rarer"] == 1
+    rare = Association(association.keys[:20], association.values, association.targets[:20])
+    assert lost(association, hebbian(rare))["rarer"] == 0
+
+
+def test_keys_with_a_twin_of_another_answer_are_crowded():
+    """Five of 40 keys at d = 256 have a twin at a cosine of .96. Not stored, they recall the answer of the twin."""
+    association = pairs(40, 256)
+    keys = association.keys.clone()
+    keys[:5] = keys[5:10] + 0.3 * keys[:5]
+    stored = replace(association, keys=keys)
+    W = hebbian(Association(keys[5:], stored.values, stored.targets[5:]))
+    assert not bool(stored.recalled(W)[:5].any()) and bool(stored.recalled(W)[5:].all())
+    assert lost(stored, W)["crowded"] > 0.9  # their twins are as crowded, and recalled: 30/35 + (5/35)/2 = .93
+
+
+def test_nothing_is_said_where_nothing_or_all_is_lost():
+    association = pairs(10, 64)
+    assert lost(association, hebbian(association)) == {}
+    assert lost(association, torch.zeros(64, 64)) == {}
+
+
+def test_pairs_of_equal_weight_have_no_rarer_ones():
+    association = replace(pairs(200, 16), weights=torch.ones(200))
+    assert lost(association, hebbian(association)).keys() == {"crowded"}
+
+
+def test_the_limit_of_a_shape_is_that_of_the_theory():
+    limits = matrix_limits(Association(torch.randn(9, 12), torch.randn(9, 20), torch.arange(9)))
+    assert limits is not None
+    assert limits.own_values == capacity(12, 20)
+    assert math.isfinite(limits.at_values)
