@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import toytf
-from probes.factual import tables as fact_tables
 from tasks.bigram.task import BigramTask
+from tasks.factual import tables as fact_tables
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
 from toytf import evaluation as evaluate
@@ -271,7 +271,7 @@ def test_probes_that_change_the_model_share_what_it_does_unchanged(
 
 
 def test_probes_of_memories_read_them_once(triggers: Trigger, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = ("memory_recall", "margins", "scores", "spectrum", "utilisation", "alignment", "transplant", "noise")
+    kinds = ("memory_recall", "limits", "alignment", "transplant", "noise")
     alone = [triggers.ask(kind) for kind in kinds]
     read = counting(monkeypatch, BigramTask, "memories")
     together = triggers.ask(*kinds)
