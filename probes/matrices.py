@@ -1,7 +1,7 @@
 """The learned memories of a model as matrices."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from toytf.holder import memories
 from toytf.measurement import Measurement
 from toytf.memory import Association
 from toytf.memory.association import Readable
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import shared
-from toytf.task import Memory, Task
+from toytf.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +36,6 @@ class Learned:
     def named(self, measured: Iterable[Measurement]) -> list[Measurement]:
         """Measurements as those of this memory."""
         return [one.placed({"memory": self.name}) for one in measured]
-
-
-@shared
-@torch.no_grad()
-def memories(model: ToyTransformer, task: Task) -> Mapping[str, Memory]:
-    """The memories of the task that the model has room for."""
-    return task.memories(model)
 
 
 @shared

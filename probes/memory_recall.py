@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.config import MemoryRecallProbeConfig
-from probes.matrices import memories
+from toytf.holder import memories
 from toytf.measurement import Group, Headline, Measurement, Scalar
 from toytf.memory import Association
 from toytf.memory.association import Readable

@@ -9,7 +9,8 @@ from toytf.memory import Association
 from toytf.memory.association import Readable
 from toytf.memory.limits import Limits, competing
 from toytf.models.transformer import ToyTransformer
-from toytf.task import Memory
+from toytf.sharing import shared
+from toytf.task import Memory, Task
 from toytf.theory import mlp_capacity
 
 
@@ -37,13 +38,20 @@ class Holder:
     """How many pairs fit; None: as many as in a matrix of this shape and rank (`matrix_limits`)."""
 
 
+@shared
 @torch.no_grad()
-def holders(memories: Mapping[str, Memory], model: ToyTransformer) -> Iterator[Holder]:
+def memories(model: ToyTransformer, task: Task) -> Mapping[str, Memory]:
+    """The memories of the task that the model has room for."""
+    return task.memories(model)
+
+
+@torch.no_grad()
+def holders(wanted: Mapping[str, Memory], model: ToyTransformer) -> Iterator[Holder]:
     """The parts of a model that should hold these memories: all heads summed, each head, or a feed-forward part.
 
     A memory that is a distribution has no pairs to count, and is left out.
     """
-    for name, memory in memories.items():
+    for name, memory in wanted.items():
         if memory.conditional is not None:
             continue
         if memory.slot.part == "FF":

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from probes.bigram.attention import followed
 from probes.bigram.config import NoiseProbeConfig
-from probes.matrices import memories
 from probes.observed import observed
+from toytf.holder import memories
 from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult

@@ -52,6 +52,20 @@ FORMER = {
 }
 
 
+def test_probes_of_an_earlier_run_are_those_that_took_their_place(tmp_path: Path) -> None:
+    run = toytf.run(TRAINING | {"probes": ["memory_recall", "limits"]}, out=tmp_path / "run")
+    kept = load_yaml(run.config_file.read_text(encoding="utf-8"), "")
+    kept["probes"] = [{"kind": kind, "when": "always"} for kind in ("spectrum", "memory_recall", "margins")]
+    former = tmp_path / "former"
+    former.mkdir()
+    (former / "metrics.jsonl").touch()
+    (former / "config.yaml").write_text(dump_yaml(kept), encoding="utf-8")
+    config: Any = load_config(former / "config.yaml")
+    assert [probe.kind for probe in config.probes] == ["limits", "memory_recall"]
+    with pytest.raises(UserError, match='"spectrum" does not exist any more: "limits" measures the same'):
+        load_config(former / "config.yaml", of_run=False)
+
+
 def _renamed(content: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     """The same mapping with the dotted key `new` under its former name `old`, in the same place."""
     first, _, rest = new.partition(".")

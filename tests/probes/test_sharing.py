@@ -184,7 +184,7 @@ def test_the_probes_of_facts_compute_their_tables_once(computed: dict[str, int])
     config: Any = load_config(QUICK, SMALL)
     task = build_task(config.task, torch.device("cpu"))
     model, probes = build_model(config.model, task, 0), [build_probe(probe) for probe in config.probes]
-    assert len(probes) == 8
+    assert len(probes) == 9
     batch = task.sample(4, generator(0, "batch"))
     metrics = as_row(measure(model, task, probes, batch)[0])
     assert computed == {"sequences": 1, "attention": 1}
@@ -202,7 +202,8 @@ def test_the_page_computes_no_table_again(computed: dict[str, int], tmp_path: Pa
     assert computed == {"sequences": 0, "attention": 0}
     probes = ["facts", "ownership", "value_memory"]
     expected = [f"probe_{probe}{test}" for probe in probes for test in ("", "_short")]
-    assert [name for name in names if name.startswith("probe_")] == expected
+    assert [name for name in names if name.startswith("probe_") and "limits" not in name] == expected
+    assert {"probe_limits", "probe_limits_margins", "probe_limits_scores", "probe_limits_spectrum"} <= {*names}
 
 
 # Forwards

@@ -19,7 +19,7 @@ TRAINING = {
     "task": {"kind": "bigram", "seq_len": 12, "n_tokens": 12},
     "model": {"d_model": 16},
     "train": {"steps": 60, "batch_size": 16, "optimizer": {"lr": 0.05}, "evaluation": {"every": 10, "sequences": 32}},
-    "probes": ["memory_recall", "spectrum", "heads"],
+    "probes": ["memory_recall", "limits", "heads"],
     **QUIET,
 }
 STUDY = {"experiment": "storage", "rules": ["hebbian", "ridge"], "dimension": 4, "n": 6, **QUIET}

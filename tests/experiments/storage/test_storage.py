@@ -305,7 +305,7 @@ def test_the_table_in_the_terminal_has_the_theory_too(three_rules: toytf.Run, in
     assert re.search(rf"hebbian_correct_mean .* {D / math.sqrt(N):.3f} ", ended.out)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--probe", "spectrum"]], ids=["all", "one"])
+@pytest.mark.parametrize("arguments", [[], ["--probe", "limits"]], ids=["all", "one"])
 def test_there_is_no_model_to_probe(
     arguments: list[str], three_rules: toytf.Run, invoke: "Callable[..., Ended]"
 ) -> None:
