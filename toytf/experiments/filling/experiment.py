@@ -1,0 +1,294 @@
+"""The experiment `filling`: a training at every size and setting, and where recall breaks as the load grows.
+
+The load of a matrix is p / p_c, the pairs that it should hold over the pairs that fit (`toytf.memory.limits`). A case
+is trained in memory, without checkpoints; after its last step the probes compare what was learned with what the rules
+make of the same vectors.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
+
+from toytf.build import build_model, build_probe, build_task, pick_device
+from toytf.experiments.filling.config import FillingConfig, Number
+from toytf.experiments.filling.curves import LEARNED, RULES, crossing, finite, recalls
+from toytf.experiments.filling.figures import filling_figures
+from toytf.experiments.study import Study
+from toytf.experiments.train.config import TrainExperimentConfig
+from toytf.holder import Holder
+from toytf.measurement import Group, Headline, Measurement
+from toytf.memory.association import Readable
+from toytf.memory.problem import StorageProblem
+from toytf.memory.rank import decide_rank
+from toytf.memory.solver import Status, decide
+from toytf.memory.trained import train_linear, train_low_rank
+from toytf.randomness import generator
+from toytf.report.story import counted, listed
+from toytf.runs import Run
+from toytf.stopping import check_stop
+from toytf.task import EVAL
+from toytf.training.freezing import trainable_ever
+from toytf.training.learner import SeedLearner
+from toytf.training.loop import Trainer
+
+BREAK = Group(
+    "break", "Load p / p_c at which recall falls below 0.99", "Recall of the best weights breaks near 1, the "
+    "capacity limit. What breaks earlier leaves room unused. `_half`: below 0.5.",
+    headline=(
+        Headline("*_learned", "load at which learned recall breaks: {memory}, {setting}"),
+        Headline("*_hebbian", "the same for the Hebbian matrix: {memory}, {setting}", 1),
+        Headline("*_least_squares", "the same for least squares: {memory}, {setting}", 1),
+        Headline("*_best", "the same for the best matrix: {memory}, {setting}", 1),
+    ),
+)  # fmt: skip
+BREAK_SIZE = Group(
+    "break_size", "Size at which learned recall falls below 0.99", "On the way from little load to much, the memory "
+    "that breaks first is the one that fails first.",
+    headline=(Headline("*", "size at which learned recall breaks: {memory}, {setting}", 2),),
+)  # fmt: skip
+STORABLE = Group(
+    "storable", "Can any matrix hold all pairs?", "1: one that recalls all of them was found; 0: there is a "
+    "certificate that none exists.",
+    headline=(Headline("*", "fraction of seeds with a matrix that holds all pairs: {memory}", 3),),
+)  # fmt: skip
+BARE = Group(
+    "bare", "Recall after training on the pairs alone", "Adam on the cross-entropy of all pairs at once, without a "
+    "transformer around the matrix: what training can store here if nothing else stands in its way.", headline=(),
+)  # fmt: skip
+STEPS = Group(
+    "trained", "Training steps with a finite loss", "Fewer than asked for if the training diverged.", format="whole",
+    place="full", headline=(),
+)  # fmt: skip
+
+LEVELS = {"": 0.99, "half": 0.5}
+"""Recall below which a memory is broken, by what it is called in metrics."""
+
+LOOK_EVERY = 50
+"""Steps between looks at the loss, which wait for the device."""
+
+BARE_STEPS = 1000
+"""Steps of a training on the pairs alone, at most: it ends when all are recalled."""
+
+ITERATIONS = 1000
+"""Steps of the solver that looks for a matrix, or for a certificate that there is none."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which parts learn, and the size that decides the load."""
+
+    setting: str
+    size: Number
+
+
+class Filling(Study[Case]):
+    """Train every case, then ask the probes what its matrices hold."""
+
+    config: FillingConfig
+
+    def cases(self) -> Iterator[Case]:
+        """Every setting, from little load to much."""
+        for setting in self.config.settings:
+            for size in self.config.case_sizes:
+                yield Case(setting, size)
+
+    def run(self, run: Run) -> None:
+        """As every study; mistakes that only building shows come first."""
+        for setting in self.config.settings:
+            seed = self.config.seeds[0]
+            training = self.config.training(setting, self.config.case_sizes[0], seed)
+            learner = build_learner(training, seed)
+            trainable_ever(training.model, learner.parameters, training.train.steps)
+        super().run(run)
+
+    def measure(self, case: Case, seed: int) -> Iterator[Measurement]:
+        """What the probes find after training, and accuracy and loss by role; of a diverged training nothing."""
+        training = self.config.training(case.setting, case.size, seed)
+        learner = build_learner(training, seed)
+        before = {name: [_copy(part.memory) for part in parts] for name, parts in _contents(learner).items()}
+        steps = train_finitely(learner)
+        yield STEPS.measurement(steps)
+        if steps < training.train.steps:
+            return
+        after = _contents(learner)
+        frozen = {name for name, parts in after.items() if training.train.steps and _same(parts, before[name])}
+        for measured in _evaluated(learner):
+            if measured.quantity.at.get("memory") not in frozen:
+                yield _in_no_short_table(measured)
+        for name, parts in after.items():
+            if name not in frozen:
+                yield STORABLE.measurement(storable(parts), memory=name)
+                yield BARE.measurement(trained_alone(parts, seed), ideal=1.0, memory=name)
+
+    def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
+        """Where the curves of one seed break."""
+        found = recalls(table)
+        order = {size: i for i, size in enumerate(self.config.case_sizes)}
+        for (memory, setting, rule), curve in found.groupby(["memory", "setting", "rule"], sort=False):
+            points = finite(zip(curve["load"], curve["recall"], strict=True))
+            for called, level in LEVELS.items():
+                flag = {called: True} if called else {}
+                yield BREAK.measurement(crossing(points, level), memory=memory, setting=setting, rule=rule, **flag)
+            if rule == LEARNED:
+                places = finite(zip(curve["size"].map(order), curve["recall"], strict=True))
+                place = crossing(places, LEVELS[""])
+                yield BREAK_SIZE.measurement(self._size_at(place), memory=memory, setting=setting)
+
+    def _size_at(self, place: float | None) -> float | None:
+        """The size at a place between two of the list."""
+        if place is None:
+            return None
+        sizes, below = self.config.case_sizes, int(place)
+        return sizes[below] + (place - below) * (sizes[below + 1] - sizes[below])
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Recall, margins, spectra and which pairs are lost, against the load."""
+        yield from filling_figures(run.table)
+
+    def findings(self, run: Run) -> Iterator[str]:
+        """Where recall breaks in each setting beside the limit, and what breaks first."""
+        found = recalls(run.table)
+        if found.empty:
+            yield from super().findings(run)
+            return
+        for memory, rows in [*found.groupby("memory", sort=False)][:3]:
+            by_setting = [
+                f"{_where(curve)} ({setting})"
+                for setting, curve in rows[rows["rule"] == LEARNED].groupby("setting", sort=False)
+            ]
+            first = rows[rows["setting"] == rows["setting"].iloc[0]]
+            by_rule = [
+                f"{RULES[str(rule)]} {_where(first[first['rule'] == rule])}"
+                for rule in RULES
+                if (first["rule"] == rule).any()
+            ]
+            yield (
+                f"{memory}: learned recall falls below 99 % {listed(by_setting)}; {', '.join(by_rule)}; the limit is "
+                "load 1."
+            )
+        yield from self._first_to_break(found)
+
+    def _first_to_break(self, found: pd.DataFrame) -> Iterator[str]:
+        """Which memory is the first to lose pairs where several are learned together."""
+        learned = found[found["rule"] == LEARNED]
+        for setting, rows in learned.groupby("setting", sort=False):
+            if rows["memory"].nunique() < 2:
+                continue
+            means = rows.groupby(["memory", "size"], sort=False)["recall"].mean()
+            for size in self.config.case_sizes:
+                broken = [(value, memory) for (memory, at), value in means.items() if at == size and value < LEVELS[""]]
+                if broken:
+                    lowest, memory = min(broken)
+                    others = counted(len(broken) - 1, "other") if len(broken) > 1 else "no other"
+                    yield (
+                        f"What breaks first in {setting}: {memory}, which recalls {lowest:.0%} of its pairs at "
+                        f"{self.config.varied} = {size:g}, where {others} of {rows['memory'].nunique()} is broken."
+                    )
+                    break
+
+
+def build_learner(training: TrainExperimentConfig, seed: int) -> SeedLearner:
+    """The model of a training, freshly drawn, on its task, with its probes."""
+    task = build_task(training.task, pick_device(training.device))
+    model = build_model(training.model, task, seed)
+    probes = [build_probe(probe) for probe in training.probes]
+    for probe in probes:
+        probe.check(model, task)
+    return SeedLearner(model, task, probes, training.train, seed)
+
+
+def train_finitely(learner: SeedLearner) -> int:
+    """Train to the end, or until a loss or a weight is not finite; the steps up to the last look that found none."""
+    trainer, good = Trainer(learner, learner.config), 0
+    for step in trainer.steps():
+        if step % LOOK_EVERY == 0 or step == learner.config.steps:
+            check_stop()
+            seen = (trainer.loss_sum, *learner.parameters.values())
+            if not bool(torch.stack([values.detach().isfinite().all() for values in seen]).all()):
+                return good
+            good = step
+    return good
+
+
+def storable(parts: Iterable[Holder]) -> float | None:
+    """1 if matrices were found that recall all pairs, 0 if there is a certificate that none do, None if neither."""
+    statuses = {_status(part) for part in parts}
+    if Status.INFEASIBLE in statuses:
+        return 0.0
+    return 1.0 if statuses == {Status.FEASIBLE} else None
+
+
+def trained_alone(parts: Iterable[Holder], seed: int) -> float:
+    """The fraction of all pairs that matrices of the same shape and rank recall after Adam on these pairs alone."""
+    recalled = n = 0.0
+    for i, part in enumerate(parts):
+        random = generator(seed, "pairs alone", part.name, i)
+        options = {"steps": BARE_STEPS}
+        if part.rank is None:
+            trained = train_linear(part.association, random, **options)
+        else:
+            trained = train_low_rank(part.association, part.rank, random, **options)
+        recalled += trained.recall * len(part.association.keys)
+        n += len(part.association.keys)
+    return recalled / n
+
+
+def _status(part: Holder) -> Status:
+    """At the rank of the part; what no matrix of full rank holds, none of a lower rank does."""
+    if part.rank is not None:
+        found = decide_rank(part.association, part.rank).status
+        if found is Status.FEASIBLE:
+            return found
+    status = decide(StorageProblem.of(part.association), iterations=ITERATIONS)[0].status
+    return Status.UNKNOWN if part.rank is not None and status is Status.FEASIBLE else status
+
+
+@torch.no_grad()
+def _contents(learner: SeedLearner) -> dict[str, list[Holder]]:
+    """The parts that should hold each memory: the whole where there is one, else all heads."""
+    by_name: dict[str, list[Holder]] = {}
+    for holder in learner.task.holders(learner.model):
+        by_name.setdefault(holder.name, []).append(holder)
+    return {name: [one for one in parts if one.head is None] or parts for name, parts in by_name.items()}
+
+
+def _copy(memory: Readable) -> torch.Tensor | None:
+    """What a matrix is now; None for another map."""
+    return memory.detach().clone() if isinstance(memory, torch.Tensor) else None
+
+
+def _same(parts: Iterable[Holder], before: Iterable[torch.Tensor | None]) -> bool:
+    """Are these the matrices that there were before training?"""
+    return all(
+        then is not None and isinstance(part.memory, torch.Tensor) and torch.equal(part.memory, then)
+        for part, then in zip(parts, before, strict=True)
+    )
+
+
+def _evaluated(learner: SeedLearner) -> Iterator[Measurement]:
+    """All that the probes measure, and accuracy and loss by role."""
+    (evaluation,) = learner.evaluate(learner.config.steps)
+    for measured in evaluation.measurements:
+        if measured.quantity.group.name == EVAL.name:
+            yield measured
+    for result in evaluation.results.values():
+        yield from result.measurements
+
+
+def _in_no_short_table(measured: Measurement) -> Measurement:
+    """The same; there are too many of them, and the breaks say what they say together."""
+    quantity = measured.quantity
+    return replace(measured, quantity=replace(quantity, group=replace(quantity.group, headline=())))
+
+
+def _where(curve: pd.DataFrame) -> str:
+    """Where a curve, averaged over seeds, falls below 0.99: `at load 0.31`, `nowhere` or `at every load`."""
+    means = curve.groupby("size", sort=False)[["load", "recall"]].mean()
+    points = sorted(finite(zip(means["load"], means["recall"], strict=True)))
+    at = crossing(points, LEVELS[""])
+    if at is not None:
+        return f"at load {at:.2f}"
+    return f"nowhere up to {points[-1][0]:.2f}" if points[0][1] >= LEVELS[""] else f"from load {points[0][0]:.2f} on"

@@ -1,0 +1,114 @@
+"""Figures of the experiment `filling`: what happens to each memory as its load p / p_c grows."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from toytf.experiments.filling.curves import LEARNED, RULES, recalls
+from toytf.figures import Series, scaling_curves
+
+LOAD = "load: pairs to hold / capacity p_c"
+MARGINS = {"min": "smallest margin", "median": "median margin"}
+LOST = {"rarer": "rarer than a kept one", "crowded": "in a more crowded place"}
+MOST_LOADS = 8
+"""Ticks on the axis of loads."""
+
+
+def filling_figures(table: pd.DataFrame) -> Iterator[tuple[str, go.Figure]]:
+    """For each memory: recall, margins, spectrum and which pairs are lost, against its load."""
+    found = recalls(table)
+    loads = found[["seed", "setting", "size", "memory", "load"]].drop_duplicates()
+    for memory in found["memory"].unique():
+        own = found[found["memory"] == memory]
+        yield f"recall_{memory}", _recall(own, str(memory))
+        measured = table.merge(loads[loads["memory"] == memory], on=["seed", "setting", "size", "memory"])
+        if "measure" not in measured:
+            continue
+        margins = _by_setting(measured, "margin", MARGINS)
+        if margins:
+            yield f"margins_{memory}", _with_limit(
+                scaling_curves(
+                    margins, f"Margins of {memory}: the largest smallest margin in theory is dashed", x=LOAD,
+                    y="margin over the best rival (standard deviations of a score)", guides={}, log_y=False,
+                )
+            )  # fmt: skip
+        spectra = _by_setting(measured, "spectrum", {"effective_rank": "effective rank"})
+        if spectra:
+            title = f"Effective rank of {memory}: that of a Gaussian matrix is dashed"
+            yield (
+                f"spectrum_{memory}",
+                _with_limit(
+                    scaling_curves(spectra, title, x=LOAD, y="effective rank (Σ s²)² / Σ s⁴", guides={}, log_y=False)
+                ),
+            )
+        lost = _by_setting(measured, "lost", LOST)
+        if lost:
+            title = f"Which pairs {memory} loses: P(a lost pair is …)"
+            yield (
+                f"lost_{memory}",
+                _with_limit(
+                    scaling_curves(
+                        lost, title, x=LOAD, y="probability", guides={"no relation": lambda load: 0.5}, log_y=False
+                    )
+                ),
+            )
+
+
+def _recall(rows: pd.DataFrame, memory: str) -> go.Figure:
+    """One curve a setting for what was learned, and one a rule; one a setting for rules too if their vectors differ."""
+    curves: dict[str, Series] = {}
+    for setting, own in rows[rows["rule"] == LEARNED].groupby("setting", sort=False):
+        curves[f"learned, {setting}"] = _mean_curve(own, "recall")
+    for rule, label in RULES.items():
+        by_setting = {
+            str(setting): _mean_curve(own, "recall")
+            for setting, own in rows[rows["rule"] == rule].groupby("setting", sort=False)
+        }
+        same = len({(tuple(curve.x), tuple(curve.measured)) for curve in by_setting.values()}) == 1
+        for setting, curve in by_setting.items():
+            curves[label if same else f"{label}, {setting}"] = curve
+    title = f"Recall of {memory} as the model is filled"
+    figure = scaling_curves(curves, title, x=LOAD, y="pairs recalled / pairs to hold", guides={}, log_y=False)
+    for trace in figure.data:
+        if trace.legendgroup and not str(trace.legendgroup).startswith(LEARNED):
+            trace.update(line={"dash": "dot"}, marker_symbol="circle-open")
+    figure.update_yaxes(range=[-0.03, 1.06])
+    return _with_limit(figure)
+
+
+def _by_setting(rows: pd.DataFrame, group: str, measures: Mapping[str, str]) -> dict[str, Series]:
+    """The curves of some measures of a group, for each setting."""
+    found: dict[str, Series] = {}
+    chosen = rows[(rows["group"] == group) & ~rows["variant"] & rows["measure"].isin([*measures])]
+    for measure, label in measures.items():
+        for setting, own in chosen[chosen["measure"] == measure].groupby("setting", sort=False):
+            found[f"{label}, {setting}"] = _mean_curve(own, "value")
+    return found
+
+
+def _mean_curve(rows: pd.DataFrame, column: str) -> Series:
+    """Mean and standard deviation over seeds at every size, by growing load, with the mean theory."""
+    by_size = rows.groupby("size", sort=False)
+    loads, means, spreads = by_size["load"].mean(), by_size[column].mean(), by_size[column].std(ddof=1)
+    theory = by_size["theory"].mean() if "theory" in rows else pd.Series(dtype=float)
+    curve = Series()
+    for size in loads.sort_values().index:
+        predicted, spread = theory.get(size), spreads[size]
+        curve.add(
+            float(loads[size]),
+            float(means[size]),
+            None if pd.isna(spread) else float(spread),
+            None if predicted is None or pd.isna(predicted) else float(predicted),
+        )
+    return curve
+
+
+def _with_limit(figure: Any) -> go.Figure:
+    """A vertical line at load 1."""
+    heights = [value for trace in figure.data for value in trace.y if value is not None]
+    low, high = min(0.0, *heights), max(1.0, *heights)
+    line = {"color": "black", "dash": "dash", "width": 1.5}
+    limit = go.Scatter(x=[1, 1], y=[low, high], mode="lines", line=line, name="capacity limit", hoverinfo="name")
+    return figure.add_trace(limit)
