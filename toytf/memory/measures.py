@@ -187,7 +187,7 @@ def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> list[Measurement
     d_out, d_in = W.shape
     k, rank = len(s), int((s > 0).sum())
     quantiles = np.zeros(k)
-    quantiles[:rank] = gaussian_singular_values(rank, d_in, d_out)
+    quantiles[:rank] = _gaussian_quantiles(rank, d_in, d_out)
     metrics = {
         "fourth_moment": float((s**4).mean()),
         "largest": float(s[0]),
@@ -279,6 +279,7 @@ def _dimensions(association: Association) -> tuple[int, int]:
     return association.keys.shape[1], association.values.shape[1]
 
 
+_gaussian_quantiles = functools.cache(gaussian_singular_values)
 _hebbian_quantiles = functools.cache(hebbian_singular_values)
 
 

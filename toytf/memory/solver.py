@@ -91,11 +91,14 @@ def decide(
     return decisions
 
 
-def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500) -> list[Decision]:
+def maximise_margin(
+    problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500, insist: bool = True
+) -> list[Decision]:
     """The matrix of largest margin κ* = max_W min gap / |W|, bracketed from both sides until they are within `gap`.
 
     Minimises ½|W|² + C f(W) with C = 300 / (κ² d_in d_out), κ the margin that the theory expects. Where κ* is far below
-    that, the minimiser gives some pairs up; there the descent of `decide` looks for a W that stores them all.
+    that, the minimiser gives some pairs up; there the descent of `decide` looks for a W that stores them all, unless
+    not to `insist` on that.
     """
     _refuse_nan(problem)
     d_in, d_out = problem.keys.shape[2], problem.values.shape[-1]
@@ -107,7 +110,7 @@ def maximise_margin(problem: StorageProblem, *, gap: Real = 0.02, iterations: in
     frame = _Frame.scaling(problem.double())
     found = descend(frame.enter(problem), iterations=iterations, decay=decay, gap=float(gap))
     decisions = _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
-    return _stored_if_any(problem, decisions, iterations)
+    return _stored_if_any(problem, decisions, iterations) if insist else decisions
 
 
 def _stored_if_any(problem: StorageProblem, decisions: list[Decision], iterations: int) -> list[Decision]:

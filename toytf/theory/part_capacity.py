@@ -1,5 +1,6 @@
 """How much the parts of a layer hold that are not one matrix with random keys: hidden units, and a head's selection."""
 
+import functools
 import math
 
 import scipy
@@ -27,6 +28,7 @@ def mlp_capacity(d_in: int, d_out: int, width: int, *, n_values: int | None = No
     return math.exp(scipy.special.lambertw(bits * math.log(2)).real)
 
 
+@functools.cache
 def selector_capacity(d: int, n_others: int) -> float:
     """How many random vectors some k in R^d can give higher scores k·e than to all of n others.
 
