@@ -1,5 +1,6 @@
 """How many facts the values of tokens can hold, by certificates on random vectors against the predicted limits."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from tasks.factual.holders import set_limits
 from toytf.memory import Association, Status, StorageProblem, decide
 from toytf.memory.limits import matrix_limits
 from toytf.randomness import generator
-from toytf.theory import statistical_dimension
+from toytf.theory import selector_capacity, statistical_dimension
 
 
 def facts(S: int, R: int, D: int, d: int, seed: int) -> Association:
@@ -77,7 +78,7 @@ def test_a_matrix_stores_the_facts_of_few_subjects_if_it_stores_those_of_each() 
 
 
 def test_many_subjects_share_the_dimensions_of_the_matrix() -> None:
-    """p δ(D) = d² for S > d: 29.5 subjects with 8 facts of 4 answers at d = 16, 10 draws; standard error .5, tolerance 10 %."""
+    """p δ(D) = d² for S > d: 29.5 subjects with 8 facts of 4 answers at d = 16; 10 draws have the standard error .5."""
     d, D, R, sizes = 16, 4, 8, [*range(20, 42, 2)]
     limit = d * d / (R * statistical_dimension(D).value)
     assert matrix_limits(facts(30, R, D, d, 0)).at_values == pytest.approx(R * limit)  # type: ignore[union-attr]
@@ -86,9 +87,9 @@ def test_many_subjects_share_the_dimensions_of_the_matrix() -> None:
 
 
 def test_answers_of_a_relation_that_do_not_compete_are_a_selector() -> None:
-    """F(p, n) = d: 18.7 answers above 60 others at d = 32, 20 draws, tolerance 15 %, as the standard error is .5; p δ(n + 1) = d would be 7.7.
+    """F(p, n) = d: 18.7 answers above 60 others at d = 32; p δ(n + 1) = d, where each has rivals of its own, gives 7.7.
 
-    A threshold that may move makes the measured number about 1 larger than predicted.
+    20 draws have the standard error .5, and a threshold that may move adds about 1 to the prediction: within 15 %.
     """
     sizes = [*range(8, 40, 3)]
     limits, of_any = set_limits(sets(8, 60, 32, 0), None), matrix_limits(sets(8, 60, 32, 0))
@@ -102,3 +103,9 @@ def test_answers_of_a_relation_that_do_not_compete_are_a_selector() -> None:
         candidates=torch.cat([torch.eye(16, dtype=torch.bool), torch.ones(16, 60, dtype=torch.bool)], 1),
     )  # fmt: skip
     assert set_limits(twice, None).at_values == pytest.approx(2 * limits.at_values)  # type: ignore[union-attr]
+
+
+def test_hardly_any_others_are_no_limit() -> None:
+    """e^{d/2n} would be 10³²⁵."""
+    assert selector_capacity(1500, 1) == math.inf
+    assert selector_capacity(64, 2) < math.inf
