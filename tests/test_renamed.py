@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from toytf.config.plugins import experiment_schema
+from toytf.config.plugins import experiment_schema, plugins
 from toytf.config.sections import Config, validate
 from toytf.config.shipped import RENAMED_CLAIMS, RENAMED_CONFIGS
 from toytf.errors import UserError
@@ -43,7 +43,12 @@ def test_a_renamed_key_is_answered_with_its_new_name_and_listed(cls: type[Config
     assert (old, new) in listed
 
 
-@pytest.mark.parametrize(("heading", "table"), [("Configs", RENAMED_CONFIGS), ("Claims", RENAMED_CLAIMS)])
+REPLACED_PROBES = {old: new for new, config in plugins("probes").items() for old in config.replaces}
+
+
+@pytest.mark.parametrize(
+    ("heading", "table"), [("Probes", REPLACED_PROBES), ("Configs", RENAMED_CONFIGS), ("Claims", RENAMED_CLAIMS)]
+)
 def test_every_renamed_config_and_claim_is_listed(heading: str, table: dict[str, str]) -> None:
     assert {old: new for [old], [new] in _rows(heading)} == table
 
