@@ -20,7 +20,10 @@ MISTAKES: dict[str, tuple[str, list[str], list[str]]] = {
     "no_rule_to_store": (STORAGE, ["rules=[]"], ["rules", "at least 1"]),
     "rule_twice": (CAPACITY, ["rules=[hebbian,ridge,hebbian]"], ["rules: hebbian is listed twice"]),
     "rule_of_storage": (CAPACITY, ["rules=[max_margin]"], ['rules.0 = "max_margin"', "accepted: "]),
-    "decoupled_in_storage": (STORAGE, ["rules=[optimum_decoupled]"], ['"optimum_decoupled"', "experiment capacity"]),
+    "decoupled_with_noise": (
+        STORAGE, ["rules=[optimum_decoupled]", "noise_vectors=2"],
+        ['"optimum_decoupled"', "leave out pairs and noise_vectors"],
+    ),
     # sizes
     "no_dimension": (CAPACITY, ["dimensions=[]"], ["dimensions", "at least 1"]),
     "dimension_zero": (CAPACITY, ["dimensions=[0]"], ["dimensions.0 = 0", "greater than 0"]),

@@ -3,9 +3,19 @@
 import pytest
 import torch
 
-from tests.memory.problems import pairs
-from toytf.memory import Association, AssociationStream, Decision, Status, StorageProblem, decide, decide_rank
-from toytf.theory import capacity
+from tests.memory.problems import double, mapped, pairs
+from toytf.memory import (
+    Association,
+    AssociationStream,
+    Decision,
+    Status,
+    StorageProblem,
+    decide,
+    decide_rank,
+    maximise_margin,
+)
+from toytf.memory.rank import maximise_margin_rank
+from toytf.theory import capacity, maximal_margin
 
 
 def assert_stores(decision: Decision, association: Association, rank: int) -> None:
@@ -107,3 +117,41 @@ def test_float64_keys_give_a_float64_matrix():
     exact = Association(association.keys.double(), association.values.double(), association.targets)
     assert decide_rank(exact, 4).W.dtype is torch.float64
     assert decide_rank(association, 4).W.dtype is torch.float32
+
+
+# The largest margin of a rank
+
+
+@pytest.mark.parametrize(("n", "d", "rank"), [(30, 16, 4), (90, 24, 12)])
+def test_the_largest_margin_of_a_rank_is_above_that_of_the_first_matrix_found(n: int, d: int, rank: int):
+    association = pairs(n, d)
+    first, best = decide_rank(association, rank), maximise_margin_rank(association, rank, iterations=200)
+    assert_stores(best, association, rank)
+    assert best.margin_lower > first.margin_lower
+    assert best.iterations > first.iterations
+    if n > 3 * d:  # with fewer pairs the derived margin is too large, for full matrices too
+        assert best.margin_lower > 0.7 * maximal_margin(n, d, d, rank=rank)
+
+
+def test_at_full_rank_it_is_the_largest_margin_of_any_matrix():
+    """The descent on whole matrices brackets it to 5 %, and this search is about as exact."""
+    association = pairs(22, 10)
+    full = maximise_margin(StorageProblem.of(association), iterations=3000)[0]
+    best = maximise_margin_rank(association, 10, iterations=200)
+    assert best.margin_lower <= full.margin_upper
+    assert best.margin_lower == pytest.approx(full.margin_lower, rel=0.1)
+
+
+@pytest.mark.parametrize("factors", [(100.0, 1.0), (1.0, 0.01)])
+def test_the_margin_of_a_rank_does_not_depend_on_scales(factors: tuple[float, float]):
+    association = double(pairs(12, 8))
+    scaled, plain = (
+        maximise_margin_rank(given, 3, iterations=100).margin_lower
+        for given in (mapped(association, *factors), association)
+    )
+    assert scaled == pytest.approx(plain, rel=0.02)
+
+
+def test_what_no_matrix_of_the_rank_is_found_to_store_has_no_margin():
+    many = pairs(56, 16)
+    assert maximise_margin_rank(many, 4).status is decide_rank(many, 4).status is Status.UNKNOWN

@@ -104,23 +104,29 @@ def test_the_best_weights_store_what_is_far_below_their_capacity(rule: Rule) -> 
 @pytest.mark.parametrize("rule", [rule for rule in RULES.values() if rule.decoupled], ids=lambda rule: rule.name)
 def test_own_rivals_change_what_is_stored_but_not_the_builder(rule: Rule, tmp_path: Path) -> None:
     (twin,) = (other for other in RULES.values() if other.builder == rule.builder and not other.decoupled)
-    run = toytf.run(
-        {
-            "experiment": "capacity", "rules": [twin.name, rule.name], "dimensions": [6], "seeds": [0, 1],
-            "device": "cpu", "threads": 1, "logging": {"wandb": "off"},
-        },
-        out=tmp_path / "run",
-    )  # fmt: skip
-    shared, own = run.table.query("group == 'capacity' and not variant").groupby("rule", sort=False)["value"]
-    assert shared[1].tolist() != own[1].tolist()
+    kinds: dict[str, tuple[dict[str, Any], str]] = {
+        "capacity": ({"dimensions": [6]}, "group == 'capacity' and not variant"),
+        "storage": ({"dimension": 6, "n": 8}, "group == 'margin' and measure == 'min'"),
+    }
+    for experiment in rule.experiments:
+        size, measured = kinds[experiment]
+        run = toytf.run(
+            {
+                "experiment": experiment, "rules": [twin.name, rule.name], "seeds": [0, 1], **size,
+                "device": "cpu", "threads": 1, "logging": {"wandb": "off"},
+            },
+            out=tmp_path / experiment,
+        )  # fmt: skip
+        shared, own = run.table.query(measured).groupby("rule", sort=False)["value"]
+        assert shared[1].tolist() != own[1].tolist()
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"pairs": True}, "rule mine: the experiment capacity has no keys that are sums of two parts"),
-        ({"decoupled": True}, "rule mine: only one_shot and certified rules of the experiment capacity"),
-        ({"decoupled": True, "experiments": ("capacity",), "search": "trained"}, "can have own rivals"),
+        ({"decoupled": True, "search": "trained"}, "rule mine: only one_shot and certified rules of a matrix can have"),
+        ({"decoupled": True, "step": "mine:step"}, "can have own rivals"),
     ],
 )
 def test_an_entry_that_no_experiment_could_run_is_refused(options: dict[str, Any], says: str) -> None:

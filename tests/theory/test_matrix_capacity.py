@@ -117,6 +117,17 @@ def test_the_margin_is_the_inverse_of_the_capacity():
     assert capacity(12, 12, kappa=maximal_margin(p, 12, 12)) == pytest.approx(p, rel=0.005)
 
 
+def test_the_margin_of_a_rank_is_the_inverse_of_its_capacity():
+    """p δ_κ(p) = d² ω²(1/4), ω²(1/4) = .623: 125 pairs at d = 32, where full matrices still have a margin."""
+    kappa = maximal_margin(100, 32, 32, rank=8)
+    assert 0 < kappa < maximal_margin(100, 32, 32)
+    assert capacity(32, 32, rank=8, kappa=kappa) == pytest.approx(100, rel=0.005)
+    assert maximal_margin(127, 32, 32, rank=8) == 0 < maximal_margin(127, 32, 32)
+    assert maximal_margin(100, 32, 32, rank=32) == pytest.approx(maximal_margin(100, 32, 32))
+    with pytest.raises(ValueError, match="rank is 5, expected 1 to 4"):
+        maximal_margin(9, 8, 4, rank=5)
+
+
 def test_the_margin_vanishes_at_capacity_and_stays_zero():
     assert 0 < maximal_margin(38, 12, 12) < 0.2  # capacity 39.8
     assert maximal_margin(42, 12, 12) == maximal_margin(200, 12, 12) == 0

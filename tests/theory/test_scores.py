@@ -67,6 +67,21 @@ def test_hebbian_scores_by_simulation(d_in: int, d_out: int):
     assert np.var(rivals) == pytest.approx(scores.rival_spread**2, rel=0.03)
 
 
+@pytest.mark.parametrize(("d_in", "d_out"), [(48, 48), (24, 80)])
+def test_hebbian_scores_of_own_rivals_by_simulation(d_in: int, d_out: int):
+    """A rival that no key belongs to overlaps with the right value only: 1 + d_in/p, not 1 + (d_in + d_out)/p."""
+    p, rivals = 200, []
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        X, Y, C = (rng.standard_normal((p, d)) for d in (d_in, d_out, d_out))
+        X *= math.sqrt(d_in) / np.linalg.norm(X, axis=1, keepdims=True)
+        Y *= math.sqrt(d_out) / np.linalg.norm(Y, axis=1, keepdims=True)
+        rivals.append((X @ (X.T @ Y) @ C.T).ravel() / math.sqrt(p * d_in * d_out))
+    expected = hebbian_scores(p, d_in, d_out, shared=False).rival_spread ** 2
+    # As above; Gaussian rivals, whose mean over 200 × 24 has an error of a percent.
+    assert np.var(rivals) == pytest.approx(expected, rel=0.03)
+
+
 def test_extreme_level():
     assert extreme_level(1) == 0
     assert extreme_level(555) == pytest.approx(math.sqrt(2 * math.log(555)))

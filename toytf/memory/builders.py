@@ -115,6 +115,11 @@ def low_rank_optimum(inputs: RuleInputs) -> Trained:
     return Trained(found.W, float(found.status is Status.FEASIBLE), found.iterations)
 
 
+def low_rank_max_margin(inputs: RuleInputs) -> Tensor:
+    """The matrix of a rank with the largest margin found."""
+    return rank.maximise_margin_rank(inputs.association, inputs.width, iterations=inputs.rank_iterations).W
+
+
 # Trained
 
 

@@ -18,10 +18,13 @@ from toytf.memory.problem import StorageProblem
 from toytf.memory.solver import Decision, Status, certificates, decide
 from toytf.randomness import generator
 from toytf.stopping import check_stop
-from toytf.theory import rank_fits
+from toytf.theory import maximal_margin, rank_fits
 
 STARTS = (0.0, 0.1)
 """Relative noise on the starting factors: the Hebbian ones, and once more nearby."""
+
+ANNEALING = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
+"""The decay on the way to the largest margin of a rank, in multiples of that of `maximise_margin`."""
 
 
 def decide_rank(association: Association, rank: int, *, iterations: int = 600) -> Decision:
@@ -52,6 +55,34 @@ def decide_rank(association: Association, rank: int, *, iterations: int = 600) -
     return replace(best, iterations=steps)
 
 
+def maximise_margin_rank(association: Association, rank: int, *, iterations: int = 600) -> Decision:
+    """The matrix of the given rank with the largest margin κ = min gap / |W| that is found.
+
+    minimise ½ λ |A Bᵀ|² + f(A Bᵀ),   λ = κ² d_in d_out / 300, and its multiples `ANNEALING` before and after
+
+    As `maximise_margin` does it, κ the margin that the theory expects at this rank, from the matrix of `decide_rank`.
+    A large λ gives hard pairs up and so leaves the valley where the first matrix was found; then they are taken back.
+    The best matrix on the way is kept. The upper bound is that of full matrices.
+    """
+    best = decide_rank(association, rank, iterations=iterations)
+    if best.status is not Status.FEASIBLE or not math.isfinite(best.margin_lower):
+        return best
+    exact, steps = StorageProblem.of(association).double(), best.iterations
+    (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
+    kappa = max(maximal_margin(n, d_in, d_out, n_values=m, rank=rank), 0.1)
+    scale = float(exact.keys.square().mean() * exact.values.square().mean())  # of squared scores, for |W|_F = 1
+    U, s, Vh = torch.linalg.svd(best.W.double() / (kappa * math.sqrt(scale) * best.W.double().norm()))
+    factors = torch.cat([U[:, :rank], Vh[:rank].T]) * s[:rank].sqrt()
+    for multiple in ANNEALING:
+        decay = multiple * kappa**2 * d_in * d_out / 300 * scale
+        factors, taken = _minimise(exact, factors, d_out, iterations // 2, decay)
+        W, steps = factors[:d_out] @ factors[d_out:].T, steps + taken
+        lower = float(certificates(exact, W[None], W[None])[0])
+        if lower > best.margin_lower:
+            best = Decision(Status.FEASIBLE, W.to(association.keys), lower, best.margin_upper, steps)
+    return replace(best, iterations=steps)
+
+
 def _hebbian_factors(
     keys: Float[Tensor, "n d_in"], right: Float[Tensor, "n d_out"], rank: int
 ) -> Float[Tensor, "d rank"]:
@@ -68,9 +99,9 @@ class _Stored(Exception):
 
 
 def _minimise(
-    problem: StorageProblem, start: Float[Tensor, "d rank"], d_out: int, iterations: int
+    problem: StorageProblem, start: Float[Tensor, "d rank"], d_out: int, iterations: int, decay: float = 0.0
 ) -> tuple[Float[Tensor, "d rank"], int]:
-    """The factors at which all gaps are positive, or those at the end, and the number of evaluations."""
+    """The factors at the end, and the number of evaluations; without decay the first at which all gaps are positive."""
     factors = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
         [factors], max_iter=iterations, max_eval=2 * iterations, history_size=30, line_search_fn="strong_wolfe",
@@ -85,12 +116,14 @@ def _minimise(
         evaluations += 1
         A, B = factors[:d_out], factors[d_out:]
         gaps = problem.gaps(problem.keys @ B @ A.T)
-        if bool(gaps.min() > 0):
+        if not decay and bool(gaps.min() > 0):
             raise _Stored
         r = (1 - gaps).clamp_min(0)
         G = ((problem.weigh(r) - r.sum(2, keepdim=True) * problem.right).mT @ problem.keys)[0]
+        W = A @ B.T
+        G = G + decay * W
         factors.grad = torch.cat([G @ B, G.T @ A])
-        return r.square().sum() / 2
+        return (r.square().sum() + decay * W.square().sum()) / 2
 
     with contextlib.suppress(_Stored):
         optimizer.step(loss)  # type: ignore[no-untyped-call]

@@ -48,10 +48,8 @@ class Rule:
     def __post_init__(self) -> None:
         if self.pairs and "capacity" in self.experiments:
             raise ValueError(f"rule {self.name}: the experiment capacity has no keys that are sums of two parts")
-        if self.decoupled and ("storage" in self.experiments or self.searches):
-            raise ValueError(
-                f"rule {self.name}: only one_shot and certified rules of the experiment capacity can have own rivals"
-            )
+        if self.decoupled and (self.searches or self.pairs or self.step):
+            raise ValueError(f"rule {self.name}: only one_shot and certified rules of a matrix can have own rivals")
 
     @property
     def searches(self) -> bool:
@@ -89,7 +87,7 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "optimum_decoupled", "the same, every key with rivals of its own", "toytf.memory.builders:optimum",
-            search="certified", decoupled=True, theory="best_weights", experiments=("capacity",),
+            search="certified", decoupled=True, theory="best_weights",
         ),
         Rule(
             "low_rank_optimum", "any W of rank m, searched", "toytf.memory.builders:low_rank_optimum", width="rank",
@@ -99,7 +97,7 @@ RULES: dict[str, Rule] = {
         Rule("hebbian", "W = Σ u_{f(z)} e_zᵀ", "toytf.memory.builders:hebbian", theory="hebbian"),
         Rule(
             "hebbian_decoupled", "the same, every key with rivals of its own", "toytf.memory.builders:hebbian",
-            decoupled=True, theory="hebbian", experiments=("capacity",),
+            decoupled=True, theory="hebbian",
         ),
         Rule("pseudo_inverse", "W = Yᵀ X (XᵀX)⁺", "toytf.memory.builders:pseudo_inverse"),
         Rule("ridge", "W = Yᵀ X (XᵀX + λI)⁻¹", "toytf.memory.builders:ridge"),
@@ -135,6 +133,14 @@ RULES: dict[str, Rule] = {
         Rule(
             "max_margin", "the W of largest margin", "toytf.memory.builders:max_margin", theory="best_weights",
             experiments=("storage",),
+        ),
+        Rule(
+            "max_margin_decoupled", "the same, every key with rivals of its own", "toytf.memory.builders:max_margin",
+            decoupled=True, theory="best_weights", experiments=("storage",),
+        ),
+        Rule(
+            "low_rank_max_margin", "the W of rank m of the largest margin found",
+            "toytf.memory.builders:low_rank_max_margin", width="rank", theory="best_weights", experiments=("storage",),
         ),
         Rule(
             "noisy_gradient_step", "the step for noisy keys, which writes the mean of each class",

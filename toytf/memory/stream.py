@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toytf.memory.association import Association
+from toytf.memory.decoupled import DecoupledAssociation
 from toytf.memory.problem import StorageProblem
 from toytf.randomness import generator
 
@@ -24,8 +25,8 @@ RowDistribution = Literal["sphere", "gaussian"]
 class AssociationStream:
     """Pairs z → f(z) of random vectors: f(z) = z, or f(z) = z mod `n_answers`.
 
-    sphere: rows of norm √d; gaussian: independent N(0, 1) entries. With `own_rivals` every key has values of its own,
-    the right one first (the decoupled model). `purpose` tells apart the streams of one seed.
+    sphere: rows of norm √d; gaussian: independent N(0, 1) entries. With `own_rivals` the problem is that of the
+    decoupled model. `purpose` tells apart the streams of one seed.
     """
 
     def __init__(
@@ -50,17 +51,17 @@ class AssociationStream:
         keys, values = self._rows("keys", n, self.d_in), self._rows("values", n_values, self.d_out)
         return Association(keys, values, torch.arange(n, device=self.device) % max(n_values, 1))
 
+    def decoupled(self, n: int) -> DecoupledAssociation:
+        """The first n pairs, every key with rivals of its own."""
+        pairs = self.prefix(n)
+        n_rivals = max(len(pairs.values) - 1, 0)
+        rivals = [self._rows(f"rivals of {z}", n_rivals, self.d_out) for z in range(n)]
+        own = torch.stack(rivals) if rivals else torch.empty(0, n_rivals, self.d_out, device=self.device)
+        return DecoupledAssociation(pairs.keys, pairs.values, pairs.targets, rivals=own)
+
     def problem(self, n: int) -> StorageProblem:
         """The first n pairs as inequalities."""
-        association = self.prefix(n)
-        if not self.own_rivals:
-            return StorageProblem.of(association)
-        n_rivals = max(len(association.values) - 1, 0)
-        rivals = [self._rows(f"rivals of {z}", n_rivals, self.d_out) for z in range(n)]
-        own = torch.stack(rivals) if rivals else torch.empty(0, 0, self.d_out, device=self.device)
-        values = torch.cat([association.values[association.targets][:, None], own], 1)
-        targets = torch.zeros_like(association.targets)
-        return StorageProblem(association.keys[None], values[None], targets[None], targets.new_tensor([n]))
+        return StorageProblem.of(self.decoupled(n) if self.own_rivals else self.prefix(n))
 
     def _rows(self, name: str, n: int, d: int) -> Float[Tensor, "n d"]:
         rows = self._drawn.get(name, torch.empty(0, d, device=self.device))

@@ -79,10 +79,10 @@ def load(p: Real, d_in: int, d_out: int) -> float:
 
 
 @functools.cache
-def maximal_margin(p: int, d_in: int, d_out: int, *, n_values: int | None = None) -> float:
+def maximal_margin(p: int, d_in: int, d_out: int, *, n_values: int | None = None, rank: int | None = None) -> float:
     """The largest margin κ ≥ 0 with which p associations can be stored, for ‖W‖_F = 1 and rows of norm √d.
 
-    δ_κ'(V) = d_in d / p,   κ = κ' √(d_out / d),   d = min(d_out, V − 1),   V = n_values, or p if None
+    δ_κ'(V) = d_in d ω²(rank) / p,   κ = κ' √(d_out / d),   d = min(d_out, V − 1),   V = n_values, or p if None
 
     V values differ in V − 1 dimensions only, where they are the longer the fewer there are. 0 at capacity and beyond,
     ∞ without a rival. Assumes p ≫ d_in: some 20 % too large when p is below about 3 d_in.
@@ -93,7 +93,9 @@ def maximal_margin(p: int, d_in: int, d_out: int, *, n_values: int | None = None
     if V == 1:
         return math.inf
     d = min(d_out, V - 1)
-    target = d_in * d / p
+    if rank is not None:
+        rank_fits(rank, d_in, d_out)
+    target = d_in * d * (1.0 if rank is None else top_energy(min(rank, d, d_in), d_in, d)) / p
     if statistical_dimension(V).value >= target:
         return 0.0
 

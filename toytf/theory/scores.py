@@ -41,18 +41,19 @@ def optimum_scores(n_values: int, kappa: Real = 0.0) -> ScoreDistribution:
     )
 
 
-def hebbian_scores(p: int, d_in: int, d_out: int) -> ScoreDistribution:
+def hebbian_scores(p: int, d_in: int, d_out: int, *, shared: bool = True) -> ScoreDistribution:
     """The scores of W = Σ_μ y_μ x_μᵀ, in units √(p d_in d_out) of the noise of the right score.
 
     s_0 ~ N(√(d_in d_out / p), 1),   s_ν ~ N(0, 1 + (d_in + d_out) / p),   no cut
 
-    The extra variance of a rival is the overlap of y_ν with y_μ and that of x_ν with x_μ (derived).
+    The extra variance of a rival is the overlap of y_ν with y_μ, d_in/p, and that of x_ν with x_μ, d_out/p (derived).
+    Not `shared`: the rivals of a key are drawn for it alone, no x belongs to them, and the second is not there.
     """
     at_least(1, p=p, d_in=d_in, d_out=d_out)
     return ScoreDistribution(
         mean=math.sqrt(d_in * d_out / p),
         spread=1.0,
-        rival_spread=math.sqrt(1 + (d_in + d_out) / p),
+        rival_spread=math.sqrt(1 + (d_in + d_out if shared else d_in) / p),
         rival_cut=None,
     )
 

@@ -130,6 +130,37 @@ def test_noise_cancels_in_the_step_that_knows_its_classes(store: Run) -> None:
     assert run.summary["recall/noisy_gradient_step"] >= 0.99
 
 
+def test_rivals_of_its_own_leave_the_hebbian_right_scores_as_they_are(store: Run) -> None:
+    """The matrix is the same; its rivals have the spread √(1 + d/p) in place of √(1 + 2d/p)."""
+    summary = store(rules=["hebbian", "hebbian_decoupled"], dimension=D, n=N).summary
+    for measure in ("scores/{}_correct_mean", "scores/{}_correct_spread", "spectrum/{}_fourth_moment"):
+        assert summary[measure.format("hebbian_decoupled")] == pytest.approx(summary[measure.format("hebbian")])
+    assert summary["theory/scores/hebbian_decoupled_rival_spread"] == pytest.approx(math.sqrt(1 + D / N))
+    assert summary["scores/hebbian_decoupled_rival_spread"] != summary["scores/hebbian_rival_spread"]
+
+
+def test_the_optimum_is_read_against_the_rivals_it_was_stored_against(store: Run) -> None:
+    rules = ["optimum_decoupled", "max_margin_decoupled"]
+    summary = store(rules=rules, dimension=D, n=N).summary
+    for rule in rules:
+        assert summary[f"recall/{rule}"] == 1
+        assert summary[f"margin/{rule}_min"] > 0
+    shared = configured(n=N, dimension=D)
+    memory = RULES["max_margin_decoupled"].build(rule_inputs(shared, 0, "max_margin_decoupled"))
+    assert float(rule_inputs(shared, 0, "hebbian").association.recall(memory)) < 1  # other rivals, other inequalities
+
+
+def test_a_rank_has_the_prediction_of_its_own_margin(store: Run) -> None:
+    """p δ_κ(p) = d² ω²(rank): 20 pairs are two thirds of what rank 4 holds at d = 12, half of what full rank does."""
+    summary = store(rules=["low_rank_max_margin", "max_margin"], dimension=D, n=20, width=4).summary
+    kappa = theory.maximal_margin(20, D, D, rank=4)
+    assert 0 < kappa < summary["theory/margin/max_margin_min"]
+    assert summary["theory/margin/low_rank_max_margin_min"] == pytest.approx(kappa)
+    expected = theory.optimum_scores(20, kappa)
+    assert summary["theory/scores/low_rank_max_margin_correct_mean"] == pytest.approx(expected.mean)
+    assert summary["margin/low_rank_max_margin_min"] < summary["margin/max_margin_min"]
+
+
 # --- the associations
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt, model_validator
 
-from toytf.config.footprint import Need
+from toytf.config.footprint import DOUBLE, FLOAT, Need
 from toytf.config.sections import Config, Unique
 from toytf.experiments.pairs import (
     DataConfig,
@@ -65,9 +65,12 @@ class StorageConfig(SeededConfig):
                 )
             if rule.pairs and self.pairs is None:
                 raise ValueError(f'pairs is missing, but the rule "{rule.name}" needs keys that are sums of two parts')
+            if rule.decoupled and (self.pairs, self.noise_vectors) != (None, None):
+                raise ValueError(
+                    f'the rule "{rule.name}" draws rivals for every key alone: leave out pairs and noise_vectors'
+                )
             if "storage" not in rule.experiments:
-                why = ": here all keys share the values" if rule.decoupled else ""
-                raise ValueError(f'the rule "{rule.name}" is only for the experiment {rule.experiments[0]}{why}')
+                raise ValueError(f'the rule "{rule.name}" is only for the experiment {rule.experiments[0]}')
             check_rank(rule, self.width or 0, self.dimension)
         if self.width is not None and not any_has_width(self.rules):
             raise ValueError("width is given, but none of the rules has a width")
@@ -91,4 +94,7 @@ class StorageConfig(SeededConfig):
             n_answers = min(self.n or 0, n_answers or self.n or 0)
             n = (self.n or 0) * (self.noise_vectors or 1)
             keys |= {"n": self.n or 0, "noise_vectors": self.noise_vectors or 0}
-        return memory_needs(n, self.dimension, self.width or 0, n_answers, keys)
+        needs = memory_needs(n, self.dimension, self.width or 0, n_answers, keys)
+        if any(rule.decoupled for rule in rules_named(self.rules)):
+            needs.append(Need("the rivals of every key", (FLOAT + DOUBLE) * n * n_answers * d_out, keys))
+        return needs

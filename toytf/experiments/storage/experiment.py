@@ -15,7 +15,9 @@ from toytf.figures import histograms, ranked
 from toytf.measurement import Group, Headline, Measurement, Quantity, Reference, Scalar, flat
 from toytf.memory.association import Association, Readable, exact
 from toytf.memory.builders import AdamOptions, RuleInputs
+from toytf.memory.decoupled import DecoupledAssociation
 from toytf.memory.measures import (
+    MARGIN,
     SCORES,
     SPECTRUM,
     compared_spectra,
@@ -32,7 +34,7 @@ from toytf.randomness import generator
 from toytf.report.story import amount, percent
 from toytf.runs import Run
 from toytf.stopping import check_stop
-from toytf.theory import fourth_moment_hebbian, hebbian_scores
+from toytf.theory import fourth_moment_hebbian, hebbian_scores, maximal_margin, optimum_scores
 
 RECALL = Group(
     "recall", "Recall, as a fraction of the pairs", "A pair is recalled if the right value has the highest score.",
@@ -80,9 +82,10 @@ class Storage(Study[StorageCase]):
         """What theory predicts for a measure of a rule; it is about independent pairs."""
         if self.config.noise_vectors is not None or self.config.pairs is not None:
             return None
-        if rule.theory == "best_weights":
-            return measured.reference.theory
         at = measured.quantity.group, measured.quantity.at.get("measure", "")
+        if rule.theory == "best_weights":
+            narrow = _rank_predictions(association, self.config.width or 1) if rule.width == "rank" else {}
+            return narrow.get(at, measured.reference.theory)
         return _hebbian_predictions(association).get(at) if rule.theory == "hebbian" else None
 
     def findings(self, run: Run) -> Iterator[str]:
@@ -104,8 +107,15 @@ class Storage(Study[StorageCase]):
 
 
 def rule_inputs(config: StorageConfig, seed: int, rule: str) -> RuleInputs:
-    """The associations of a seed, which all rules share, and random numbers for a rule."""
-    association, parts = _pairs(config, config.pairs, seed) if config.pairs else (_associations(config, seed), None)
+    """The associations of a seed, the same for all rules (but for rivals of its own), and random numbers for a rule."""
+    association: Association
+    parts = None
+    if config.pairs is not None:
+        association, parts = _pairs(config, config.pairs, seed)
+    elif RULES[rule].decoupled:
+        association = _stream(config, seed, "keys").decoupled(config.n or 0)
+    else:
+        association = _associations(config, seed)
     adam = AdamOptions(config.trained.lr, config.trained.steps)
     return RuleInputs(
         association, generator(seed, "rule", rule), config.width or 0, parts, config.iterations, adam=adam
@@ -160,13 +170,27 @@ def _hebbian_predictions(association: Association) -> dict[tuple[Group, Scalar],
     (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
     if n != m:
         return {}
-    scores = hebbian_scores(n, d_in, d_out)
+    scores = hebbian_scores(n, d_in, d_out, shared=not isinstance(association, DecoupledAssociation))
     predictions: dict[tuple[Group, Scalar], float] = {
         (SCORES, "correct_mean"): scores.mean,
         (SCORES, "correct_spread"): scores.spread,
         (SCORES, "rival_spread"): scores.rival_spread,
     }
     return predictions | ({(SPECTRUM, "fourth_moment"): fourth_moment_hebbian(d_in, n)} if d_in == d_out else {})
+
+
+def _rank_predictions(association: Association, rank: int) -> dict[tuple[Group, Scalar], float | None]:
+    """What theory says of the margin and the scores of the best weights of a rank, in place of full ones, by measure.
+
+    p δ_κ(p) = d_in d_out ω²(rank) gives κ, and then the scores are those of a full matrix with that margin.
+    """
+    (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
+    measures = ((MARGIN, "min"), (SCORES, "correct_mean"), (SCORES, "correct_spread"), (SCORES, "rival_spread"))
+    if n != m or n <= d_out:
+        return dict.fromkeys(measures)
+    kappa = maximal_margin(n, d_in, d_out, rank=rank)
+    best = optimum_scores(n, kappa)
+    return dict(zip(measures, (kappa, best.mean, best.spread, best.rival_spread), strict=True))
 
 
 def _autograd_difference(rule: Rule, association: Association, seed: int) -> float:
