@@ -36,8 +36,10 @@ class FillingConfig(SeededConfig):
     sizes: dict[str, Any] = Field(min_length=1)
     """What fills the model, from little load to too much, in the place of a single value: {model: {d_model: [64, 32]}}.
     Several keys go in step, and a case is called by the value of the first."""
-    settings: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"together": {}}, min_length=1)
+    settings: dict[str, dict[str, Any]] = Field({"together": {}}, min_length=1)
     """Which parts learn: by name, what each changes in the training, such as {model: {init: ideal, freeze: […]}}."""
+    memories: Annotated[tuple[str, ...], Unique, Field(min_length=1)] | None = None
+    """Which memories are followed, such as [W_OV2] (default: all that the model should hold)."""
     follow_seed: Annotated[tuple[str, ...], Unique] = ()
     """Keys that take the seed as their value, such as task.table_seed: then seeds differ in what is stored, too."""
 
@@ -91,7 +93,7 @@ class FillingConfig(SeededConfig):
         _refuse_other_sections(label, changes)
         at = self.case_sizes.index(size)
         given = {key: values[at] for key, values in self.values.items()}
-        given |= {key: seed % 2**32 for key in self.follow_seed}  # seeds may be negative, those of tables not
+        given |= dict.fromkeys(self.follow_seed, seed % 2**32)  # seeds may be negative, those of tables not
         content: dict[str, Any] = {"experiment": "train", "seeds": (seed,), "device": self.device}
         content |= {name: getattr(self, name).model_dump() for name in SECTIONS}
         content["probes"] = [probe.model_dump() for probe in self.probes]

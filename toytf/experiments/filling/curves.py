@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEARNED = "learned"
+LEARNED, ACCURACY = "learned", "accuracy"
 RULES = {
     "hebbian": "Hebbian matrix",
     "least_squares": "least squares",
@@ -22,8 +23,10 @@ Points = Sequence[tuple[float, float]]
 _CASE = ["seed", "setting", "size", "memory"]
 
 
-def recalls(table: "pd.DataFrame") -> "pd.DataFrame":
+def recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
     """Seed, setting, size, memory, rule, load and recall: one row for each way to store each memory of each case.
+
+    The rule `accuracy` is none: there, recall is the accuracy of the whole model in a role.
 
     load = pairs to hold / p_c,   recall = pairs recalled / pairs to hold
 
@@ -31,7 +34,9 @@ def recalls(table: "pd.DataFrame") -> "pd.DataFrame":
     """
     import pandas as pd
 
-    table = table.reindex(columns=[*dict.fromkeys([*table.columns, *_CASE, "rule", "head", "measure"])])
+    table = table.reindex(
+        columns=[*dict.fromkeys([*table.columns, *_CASE, "rule", "head", "measure", "role", "quantity"])]
+    )
     of_whole = table[table["head"].isna()]
     pairs = of_whole[of_whole["group"] == "pairs"]
     usage = of_whole[(of_whole["group"] == "utilisation") & of_whole["measure"].isna()]
@@ -44,8 +49,11 @@ def recalls(table: "pd.DataFrame") -> "pd.DataFrame":
     by_rule.append(others[[*_CASE, "rule", "recalled"]].merge(limits, on=_CASE))
     counted = pd.concat(by_rule).merge(loads, on=_CASE)
     counted = counted.assign(recall=counted["recalled"] / (counted["limit"] * counted["load"]))
-    bare = of_whole[of_whole["group"] == "bare"][[*_CASE, "value"]].rename(columns={"value": "recall"})
-    found = pd.concat([counted.drop(columns=["recalled", "limit"]), bare.assign(rule="bare").merge(loads, on=_CASE)])
+    counted = counted.drop(columns=["recalled", "limit"])
+    bare = table[table["group"] == "bare"].assign(rule="bare")[[*_CASE, "rule", "value"]].merge(loads, on=_CASE)
+    accurate = (table["group"] == "eval") & (table["role"] == role) & (table["quantity"] == "accuracy")
+    of_model = table[accurate].assign(rule=ACCURACY)[[*_CASE[:-1], "rule", "value"]].merge(loads, on=_CASE[:-1])
+    found = pd.concat([counted, *(part.rename(columns={"value": "recall"}) for part in (bare, of_model))])
     return found.dropna(subset=["recall", "load"]).reset_index(drop=True)
 
 
@@ -55,7 +63,7 @@ def crossing(points: Points, level: float) -> float | None:
     None if it does not: because it never falls, or because it is below at the smallest x already.
     """
     ordered = sorted(points)
-    for (x_0, y_0), (x_1, y_1) in zip(ordered, ordered[1:], strict=False):
+    for (x_0, y_0), (x_1, y_1) in pairwise(ordered):
         if y_1 < level <= y_0:
             return x_0 + (x_1 - x_0) * (y_0 - level) / (y_0 - y_1)
     return None

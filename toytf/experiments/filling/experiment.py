@@ -5,14 +5,15 @@ is trained in memory, without checkpoints; after its last step the probes compar
 make of the same vectors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
 
 from toytf.build import build_model, build_probe, build_task, pick_device
+from toytf.errors import UserError, nearest, shortened
 from toytf.experiments.filling.config import FillingConfig, Number
 from toytf.experiments.filling.curves import LEARNED, RULES, crossing, finite, recalls
 from toytf.experiments.filling.figures import filling_figures
@@ -26,7 +27,7 @@ from toytf.memory.rank import decide_rank
 from toytf.memory.solver import Status, decide
 from toytf.memory.trained import train_linear, train_low_rank
 from toytf.randomness import generator
-from toytf.report.story import counted, listed
+from toytf.report.story import listed
 from toytf.runs import Run
 from toytf.stopping import check_stop
 from toytf.task import EVAL
@@ -39,8 +40,10 @@ BREAK = Group(
     "capacity limit. What breaks earlier leaves room unused. `_half`: below 0.5.",
     headline=(
         Headline("*_learned", "load at which learned recall breaks: {memory}, {setting}"),
+        Headline("*_accuracy", "the same for the accuracy of the model: {memory}, {setting}", 1),
         Headline("*_hebbian", "the same for the Hebbian matrix: {memory}, {setting}", 1),
         Headline("*_least_squares", "the same for least squares: {memory}, {setting}", 1),
+        Headline("*_bare", "the same for training on the pairs alone: {memory}, {setting}", 1),
         Headline("*_best", "the same for the best matrix: {memory}, {setting}", 1),
     ),
 )  # fmt: skip
@@ -63,8 +66,11 @@ STEPS = Group(
     place="full", headline=(),
 )  # fmt: skip
 
-LEVELS = {"": 0.99, "half": 0.5}
-"""Recall below which a memory is broken, by what it is called in metrics."""
+WHOLE = 0.99
+"""Recall below which a memory is broken."""
+
+LEVELS = {False: WHOLE, True: 0.5}
+"""The levels of `break/…`, and of `break/…_half`."""
 
 LOOK_EVERY = 50
 """Steps between looks at the loss, which wait for the device."""
@@ -102,6 +108,10 @@ class Filling(Study[Case]):
             training = self.config.training(setting, self.config.case_sizes[0], seed)
             learner = build_learner(training, seed)
             trainable_ever(training.model, learner.parameters, training.train.steps)
+            known = [*_contents(learner)]
+            for name in self.config.memories or ():
+                if name not in known:
+                    raise UserError(f'memories: this model should hold no "{shortened(name)}": {nearest(name, known)}')
         super().run(run)
 
     def measure(self, case: Case, seed: int) -> Iterator[Measurement]:
@@ -114,27 +124,30 @@ class Filling(Study[Case]):
         if steps < training.train.steps:
             return
         after = _contents(learner)
-        frozen = {name for name, parts in after.items() if training.train.steps and _same(parts, before[name])}
+        frozen = {name for name, parts in after.items() if training.train.steps and _same(parts, before.get(name, []))}
+        followed = {*(self.config.memories or after)} - frozen
         for measured in _evaluated(learner):
-            if measured.quantity.at.get("memory") not in frozen:
+            if measured.quantity.at.get("memory", "") in ("", *followed):
                 yield _in_no_short_table(measured)
         for name, parts in after.items():
-            if name not in frozen:
+            if name in followed:
                 yield STORABLE.measurement(storable(parts), memory=name)
                 yield BARE.measurement(trained_alone(parts, seed), ideal=1.0, memory=name)
 
     def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
         """Where the curves of one seed break."""
-        found = recalls(table)
+        found = recalls(table, self.config.train.loss)
         order = {size: i for i, size in enumerate(self.config.case_sizes)}
-        for (memory, setting, rule), curve in found.groupby(["memory", "setting", "rule"], sort=False):
+        for named, curve in found.groupby(["memory", "setting", "rule"], sort=False):
+            memory, setting, rule = map(str, cast(tuple[Any, ...], named))
             points = finite(zip(curve["load"], curve["recall"], strict=True))
-            for called, level in LEVELS.items():
-                flag = {called: True} if called else {}
-                yield BREAK.measurement(crossing(points, level), memory=memory, setting=setting, rule=rule, **flag)
+            for half, level in LEVELS.items():
+                yield BREAK.measurement(
+                    crossing(points, level), memory=memory, setting=setting, rule=rule, half=half or None
+                )
             if rule == LEARNED:
                 places = finite(zip(curve["size"].map(order), curve["recall"], strict=True))
-                place = crossing(places, LEVELS[""])
+                place = crossing(places, WHOLE)
                 yield BREAK_SIZE.measurement(self._size_at(place), memory=memory, setting=setting)
 
     def _size_at(self, place: float | None) -> float | None:
@@ -146,11 +159,11 @@ class Filling(Study[Case]):
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Recall, margins, spectra and which pairs are lost, against the load."""
-        yield from filling_figures(run.table)
+        yield from filling_figures(run.table, self.config.train.loss)
 
     def findings(self, run: Run) -> Iterator[str]:
         """Where recall breaks in each setting beside the limit, and what breaks first."""
-        found = recalls(run.table)
+        found = recalls(run.table, self.config.train.loss)
         if found.empty:
             yield from super().findings(run)
             return
@@ -166,8 +179,8 @@ class Filling(Study[Case]):
                 if (first["rule"] == rule).any()
             ]
             yield (
-                f"{memory}: learned recall falls below 99 % {listed(by_setting)}; {', '.join(by_rule)}; the limit is "
-                "load 1."
+                f"Recall of {memory} falls below 99 % {listed(by_setting)}; {', '.join(by_rule)}. The capacity limit "
+                "is load 1."
             )
         yield from self._first_to_break(found)
 
@@ -175,17 +188,15 @@ class Filling(Study[Case]):
         """Which memory is the first to lose pairs where several are learned together."""
         learned = found[found["rule"] == LEARNED]
         for setting, rows in learned.groupby("setting", sort=False):
-            if rows["memory"].nunique() < 2:
-                continue
-            means = rows.groupby(["memory", "size"], sort=False)["recall"].mean()
-            for size in self.config.case_sizes:
-                broken = [(value, memory) for (memory, at), value in means.items() if at == size and value < LEVELS[""]]
+            n = rows["memory"].nunique()
+            for size in self.config.case_sizes if n > 1 else ():
+                recall = rows[rows["size"] == size].groupby("memory", sort=False)["recall"].mean().to_dict()
+                broken = {str(memory): value for memory, value in recall.items() if value < WHOLE}
                 if broken:
-                    lowest, memory = min(broken)
-                    others = counted(len(broken) - 1, "other") if len(broken) > 1 else "no other"
+                    first = min(broken, key=broken.__getitem__)
                     yield (
-                        f"What breaks first in {setting}: {memory}, which recalls {lowest:.0%} of its pairs at "
-                        f"{self.config.varied} = {size:g}, where {others} of {rows['memory'].nunique()} is broken."
+                        f"What breaks first, trained as {setting}: {first}, which recalls {broken[first]:.0%} of its "
+                        f"pairs at {self.config.varied} = {size:g}, where {len(broken)} of {n} memories are broken."
                     )
                     break
 
@@ -260,9 +271,9 @@ def _copy(memory: Readable) -> torch.Tensor | None:
     return memory.detach().clone() if isinstance(memory, torch.Tensor) else None
 
 
-def _same(parts: Iterable[Holder], before: Iterable[torch.Tensor | None]) -> bool:
-    """Are these the matrices that there were before training?"""
-    return all(
+def _same(parts: Sequence[Holder], before: Sequence[torch.Tensor | None]) -> bool:
+    """Are these the matrices that there were before training? Heads may have come to hold something, or nothing."""
+    return len(parts) == len(before) and all(
         then is not None and isinstance(part.memory, torch.Tensor) and torch.equal(part.memory, then)
         for part, then in zip(parts, before, strict=True)
     )
@@ -288,7 +299,7 @@ def _where(curve: pd.DataFrame) -> str:
     """Where a curve, averaged over seeds, falls below 0.99: `at load 0.31`, `nowhere` or `at every load`."""
     means = curve.groupby("size", sort=False)[["load", "recall"]].mean()
     points = sorted(finite(zip(means["load"], means["recall"], strict=True)))
-    at = crossing(points, LEVELS[""])
+    at = crossing(points, WHOLE)
     if at is not None:
         return f"at load {at:.2f}"
-    return f"nowhere up to {points[-1][0]:.2f}" if points[0][1] >= LEVELS[""] else f"from load {points[0][0]:.2f} on"
+    return f"nowhere up to {points[-1][0]:.2f}" if points[0][1] >= WHOLE else f"from load {points[0][0]:.2f} on"

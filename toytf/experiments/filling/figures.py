@@ -6,19 +6,20 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from toytf.experiments.filling.curves import LEARNED, RULES, recalls
+from toytf.experiments.filling.curves import ACCURACY, LEARNED, RULES, recalls
 from toytf.figures import Series, scaling_curves
 
 LOAD = "load: pairs to hold / capacity p_c"
 MARGINS = {"min": "smallest margin", "median": "median margin"}
 LOST = {"rarer": "rarer than a kept one", "crowded": "in a more crowded place"}
-MOST_LOADS = 8
-"""Ticks on the axis of loads."""
 
 
-def filling_figures(table: pd.DataFrame) -> Iterator[tuple[str, go.Figure]]:
-    """For each memory: recall, margins, spectrum and which pairs are lost, against its load."""
-    found = recalls(table)
+def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Figure]]:
+    """For each memory: recall, margins, spectrum and which pairs are lost, against its load.
+
+    role: the one whose accuracy is drawn beside recall.
+    """
+    found = recalls(table, role)
     loads = found[["seed", "setting", "size", "memory", "load"]].drop_duplicates()
     for memory in found["memory"].unique():
         own = found[found["memory"] == memory]
@@ -59,21 +60,23 @@ def filling_figures(table: pd.DataFrame) -> Iterator[tuple[str, go.Figure]]:
 def _recall(rows: pd.DataFrame, memory: str) -> go.Figure:
     """One curve a setting for what was learned, and one a rule; one a setting for rules too if their vectors differ."""
     curves: dict[str, Series] = {}
-    for setting, own in rows[rows["rule"] == LEARNED].groupby("setting", sort=False):
-        curves[f"learned, {setting}"] = _mean_curve(own, "recall")
-    for rule, label in RULES.items():
+    for rule, label in {LEARNED: "learned", **RULES, ACCURACY: "accuracy of the model"}.items():
         by_setting = {
             str(setting): _mean_curve(own, "recall")
             for setting, own in rows[rows["rule"] == rule].groupby("setting", sort=False)
         }
         same = len({(tuple(curve.x), tuple(curve.measured)) for curve in by_setting.values()}) == 1
         for setting, curve in by_setting.items():
-            curves[label if same else f"{label}, {setting}"] = curve
+            curves[label if same and rule in RULES else f"{label}, {setting}"] = curve
     title = f"Recall of {memory} as the model is filled"
     figure = scaling_curves(curves, title, x=LOAD, y="pairs recalled / pairs to hold", guides={}, log_y=False)
     for trace in figure.data:
-        if trace.legendgroup and not str(trace.legendgroup).startswith(LEARNED):
-            trace.update(line={"dash": "dot"}, marker_symbol="circle-open")
+        if str(trace.legendgroup).startswith("learned"):
+            trace.update(line={"width": 3}, marker_size=9)
+        elif str(trace.legendgroup).startswith("accuracy"):
+            trace.update(line={"dash": "dot"}, marker_symbol="x")
+        else:
+            trace.update(marker_symbol="circle-open")
     figure.update_yaxes(range=[-0.03, 1.06])
     return _with_limit(figure)
 
