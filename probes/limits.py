@@ -161,6 +161,8 @@ def count(holder: Holder, rules: Mapping[str, Tensor] | None = None) -> Counts:
     """The pairs that a holder recalls, and those that the matrices of rules recall."""
     stored = holder.association
     limits = holder.limits or matrix_limits(stored, holder.rank)
+    if limits is not None and not math.isfinite(limits.at_values):
+        limits = None  # so few rivals that any number fits
     learned, each = float(stored.recalled(holder.memory).sum()), math.log2(max(competing(stored), 1))
     return Counts(
         float(len(stored.keys)),

@@ -189,6 +189,19 @@ def test_hidden_units_are_read_by_a_matrix():
     assert "pairs/FF2" not in result.metrics  # a distribution has no pairs
 
 
+def test_a_part_without_a_finite_limit_has_none():
+    """One noise token against 256 dimensions: more tokens could be selected than there are numbers."""
+    config: Any = load_config(
+        CONFIGS / "factual" / "quick.yaml",
+        {"model.d_model": 256, "task.n_noise": 1, "task.n_subjects": 3, "task.n_relations": 3},
+    )
+    task: Any = build_task(config.task, torch.device("cpu"))
+    result = probe(task, build_model(config.model, task, 0))
+    assert result.references["pairs/W_KQ1"].limit is None
+    assert "utilisation/W_KQ1" not in result.metrics
+    assert all(math.isfinite(value) for value in result.metrics.values())
+
+
 def test_a_silent_model_recalls_nothing():
     task, model = setting("quickstart.yaml", model__attention={"init": "zeros", "kq": "joint", "ov": "joint"})
     result = probe(task, model)
