@@ -52,6 +52,9 @@ BITS = Group(
 GLANCE = {"margin": ("min", "median", "negative"), "spectrum": ("effective_rank",)}
 """What is measured of margins and spectra before the last evaluation."""
 
+MANY = 2**17
+"""Scores of a head, pairs times values, above which it is not compared with rules."""
+
 
 class LimitsProbe(Probe):
     """What every part of a model that should hold a memory does hold, and could.
@@ -89,7 +92,7 @@ class LimitsProbe(Probe):
         totals: dict[str, Counts] = {}
         figures = _Figures()
         for part in parts(model, task):
-            heads = [count(head, best_matrices(head.association, head.rank, margin=False)) for head in part.heads]
+            heads = [count(head, _of_head(head)) for head in part.heads]
             best = {} if part.whole is None else best_matrices(part.whole.association, part.whole.rank)
             total = heads if part.whole is None else [count(part.whole, best)]
             totals[part.name] = part.total(total)
@@ -142,7 +145,7 @@ class Counts:
             limits = Limits(*(a + b for a, b in zip(self.limits, other.limits, strict=True)))
         return Counts(
             self.pairs + other.pairs, self.guessed + other.guessed, self.learned + other.learned,
-            {rule: n + other.rules[rule] for rule, n in self.rules.items()}, limits, self.bits + other.bits,
+            {rule: n + other.rules[rule] for rule, n in self.rules.items() if rule in other.rules}, limits, self.bits + other.bits,
             self.bits_of_limit + other.bits_of_limit, self.n_parameters + other.n_parameters,
         )  # fmt: skip
 
@@ -251,6 +254,13 @@ def _headlines(found: Sequence[Part], task: Task) -> Iterator[Headline]:
         recalled = f"pairs recalled of {n}"
         job, rank = part.counted[0].job, int(bool(task.solution) and part.name not in task.solution)
         yield Headline(part.name, f"{job}: {recalled}" if job else recalled, rank)
+
+
+def _of_head(head: Holder) -> dict[str, Tensor]:
+    """What the rules make of the pairs of one head; nothing if these are so many that it would take seconds."""
+    stored = head.association
+    small = len(stored.keys) * len(stored.values) <= MANY
+    return best_matrices(stored, head.rank, margin=False) if small else {}
 
 
 def _is_finite(holder: Holder) -> bool:

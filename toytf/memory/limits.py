@@ -20,7 +20,7 @@ the limit."""
 FEW = 60
 """Steps towards any matrix that stores: it takes some 20 at nine tenths of the limit."""
 
-WORK = 2e10
+WORK = 1e10
 """Multiplications that these steps may take; a large memory gets fewer steps."""
 
 
@@ -77,10 +77,12 @@ def best_matrices(
         found = {name: _cut(W, rank) for name, W in found.items()}
         return found | {"max_margin": decide_rank(association, rank, iterations=iterations).W}
     problem = StorageProblem.of(association)
-    first = decide(problem, iterations=iterations if margin else min(iterations, FEW))[0]
+    first = None
+    if not margin or iterations == ITERATIONS:
+        first = decide(problem, iterations=min(iterations, FEW))[0]
     if margin:
         best = maximise_margin(problem, iterations=iterations, insist=False)[0]
-        if best.margin_lower > 0 or first.status is not Status.FEASIBLE:
+        if first is None or best.margin_lower > 0 or first.status is not Status.FEASIBLE:
             return found | {"max_margin": best.W}
     return found | {"max_margin": first.W}
 
@@ -99,7 +101,7 @@ def different_keys(association: Association) -> int:
 
 def _iterations(association: Association) -> int:
     (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
-    return int(min(max(WORK / (4 * max(n, 1) * (m * d_out + d_in * d_out)), 20), ITERATIONS))
+    return int(min(max(WORK / (4 * max(n, 1) * (m * d_out + d_in * d_out)), 10), ITERATIONS))
 
 
 def _cut(W: Float[Tensor, "d_out d_in"], rank: int) -> Float[Tensor, "d_out d_in"]:

@@ -249,7 +249,7 @@ def measure_lost(association: Association, memory: Readable) -> list[Measurement
 
 def _nearest_key(association: Association) -> Float[Tensor, "n"]:
     """max |cos(e_z, e_z')| over the keys with another answer, some rows at a time."""
-    e, f = torch.nn.functional.normalize(exact(association.keys), dim=1), association.targets.cpu()
+    e, f = torch.nn.functional.normalize(association.keys.detach().cpu().float(), dim=1), association.targets.cpu()
     rows = max(1, _ENTRIES // max(len(e), 1))
     nearest = [
         (e[start : start + rows] @ e.T).abs().masked_fill(f[start : start + rows, None] == f, 0).amax(1)

@@ -197,11 +197,12 @@ def contradiction(problem: StorageProblem, b: int) -> str:
         if rivals[z].scatter(0, torch.tensor(targets[z]), False).any():
             return f"key {z} is zero, so that all its scores are"
     for twins in _equal_rows(torch.nn.functional.normalize(keys, dim=1)):
-        for z, other in itertools.combinations(twins, 2):
-            y, another = targets[z], targets[other]
-            if y != another and rivals[z, another] and rivals[other, y]:
-                how = "equal" if bool((keys[z] == keys[other]).all()) else "parallel"
-                return f"keys {z} and {other} are {how}, but should recall the values {y} and {another}"
+        answers = torch.tensor([targets[z] for z in twins])
+        beats = rivals[twins][:, answers] & (answers[:, None] != answers)
+        for i, j in (beats & beats.T).triu(1).nonzero()[:1].tolist():
+            z, other = twins[i], twins[j]
+            how = "equal" if bool((keys[z] == keys[other]).all()) else "parallel"
+            return f"keys {z} and {other} are {how}, but should recall the values {targets[z]} and {targets[other]}"
     owners: dict[int, list[int]] = {}
     for z, y in enumerate(targets):
         owners.setdefault(y, []).append(z)
