@@ -9,6 +9,7 @@ from tasks.factual.dynamics.config import FactDynamicsConfig
 from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig
 from toytf.experiments.capacity.config import CapacityConfig
+from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.storage.config import StorageConfig
 from toytf.experiments.train.config import TrainExperimentConfig
 
@@ -48,8 +49,16 @@ def tiny(config: ExperimentConfig, **more: Any) -> ExperimentConfig:
         changes |= {"resolution": 0.9, "trained": {"steps": 50}}
     if isinstance(config, StorageConfig):
         changes = {name: value for name, value in STORAGE.items() if content[name] is not None}
+    if isinstance(config, FillingConfig):
+        content |= {"sizes": first_sizes(content["sizes"])}
+        changes = {"train": {"steps": 2, "batch_size": 16, "evaluation": {"sequences": 64}}}
     content |= {"seeds": [0], "threads": 1, "device": "cpu", "logging": {"wandb": "off"}}
     return type(config).model_validate(overlay(overlay(content, changes), more))
+
+
+def first_sizes(sizes: dict[str, Any], n: int = 2) -> dict[str, Any]:
+    """The first values of every key that fills a model."""
+    return {key: first_sizes(inner, n) if isinstance(inner, dict) else inner[:n] for key, inner in sizes.items()}
 
 
 def small_sizes(config: CapacityConfig) -> dict[str, dict[Any, Any]]:

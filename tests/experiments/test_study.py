@@ -19,6 +19,7 @@ import toytf
 from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.experiments.capacity.experiment import Capacity
+from toytf.experiments.filling.experiment import Filling
 from toytf.experiments.storage.experiment import Storage
 from toytf.experiments.study import Drawn, Study
 from toytf.measurement import Group
@@ -37,9 +38,18 @@ STORAGE = {
     "width": 5,
     **QUIET,
 }
+FILLING: dict[str, Any] = {
+    "experiment": "filling",
+    "task": {"kind": "bigram", "n_tokens": 6, "n_triggers": 1, "seq_len": 6},
+    "model": {"d_model": 4, "n_layers": 2, "freeze": ["embed.*", "pos_embed.*", "unembed.*"]},
+    "train": {"steps": 1, "batch_size": 4, "evaluation": {"sequences": 32}},
+    "sizes": {"model": {"d_model": [4, 3, 2]}},
+    **QUIET,
+}
 EXPERIMENTS: dict[str, tuple[dict[str, Any], type[Study[Any]]]] = {
     "capacity": (CAPACITY, Capacity),
     "storage": (STORAGE, Storage),
+    "filling": (FILLING, Filling),
 }
 
 

@@ -154,7 +154,7 @@ class Run:
         except UserError:
             return
         nothing = not steps and not saved
-        training = getattr(config, "train", None)
+        training = getattr(config, "train", None) if config.trains_model else None  # rows of a study are whole cases
         at_start = steps == {0} and all("-step000000." in path.name for path in saved)
         if nothing or (at_start and training is not None and training.steps and not diverged):
             names = ("config.yaml", checksums.NAME, "metrics.jsonl", COLUMNS, "timing.json", *config.files())

@@ -50,11 +50,13 @@ def recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
     counted = pd.concat(by_rule).merge(loads, on=_CASE)
     counted = counted.assign(recall=counted["recalled"] / (counted["limit"] * counted["load"]))
     counted = counted.drop(columns=["recalled", "limit"])
-    bare = table[table["group"] == "bare"].assign(rule="bare")[[*_CASE, "rule", "value"]].merge(loads, on=_CASE)
+    alone = table[table["group"].isin(["bare", "most"])]
+    alone = alone.assign(rule=alone["group"].replace("most", "best"))[[*_CASE, "rule", "value"]].merge(loads, on=_CASE)
     accurate = (table["group"] == "eval") & (table["role"] == role) & (table["quantity"] == "accuracy")
     of_model = table[accurate].assign(rule=ACCURACY)[[*_CASE[:-1], "rule", "value"]].merge(loads, on=_CASE[:-1])
-    found = pd.concat([counted, *(part.rename(columns={"value": "recall"}) for part in (bare, of_model))])
-    return found.dropna(subset=["recall", "load"]).reset_index(drop=True)
+    found = pd.concat([counted, *(part.rename(columns={"value": "recall"}) for part in (alone, of_model))])
+    found = found.dropna(subset=["recall", "load"])
+    return found.groupby([*_CASE, "rule", "load"], sort=False)["recall"].max().reset_index()  # of two that are best
 
 
 def crossing(points: Points, level: float) -> float | None:
