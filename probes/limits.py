@@ -143,10 +143,10 @@ class Counts:
         limits = None
         if self.limits is not None and other.limits is not None:
             limits = Limits(*(a + b for a, b in zip(self.limits, other.limits, strict=True)))
+        rules = {rule: n + other.rules[rule] for rule, n in self.rules.items() if rule in other.rules}
         return Counts(
-            self.pairs + other.pairs, self.guessed + other.guessed, self.learned + other.learned,
-            {rule: n + other.rules[rule] for rule, n in self.rules.items() if rule in other.rules}, limits, self.bits + other.bits,
-            self.bits_of_limit + other.bits_of_limit, self.n_parameters + other.n_parameters,
+            self.pairs + other.pairs, self.guessed + other.guessed, self.learned + other.learned, rules, limits,
+            self.bits + other.bits, self.bits_of_limit + other.bits_of_limit, self.n_parameters + other.n_parameters,
         )  # fmt: skip
 
     @property
