@@ -1,8 +1,8 @@
 """The learned matrices beside what is ideal and what is possible.
 
     learned    #{z: f(z) = argmax_y u_yᵀ Ŵ e_z}, the pairs that the learned matrix recalls
-    ideal      the most that the max-margin, the least-squares or the Hebbian matrix recalls on the same vectors at the
-               same rank: all pairs, as long as these can be stored
+    ideal      the most that a matrix of `best_matrices` recalls on the same vectors at the same rank: all pairs, as
+               long as these can be stored
     limit      p_c, how many pairs of random vectors some matrix of this shape and rank recalls without an error
                (Giorlandino, Goldt, Maillard 2026; derived)
 

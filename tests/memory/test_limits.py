@@ -66,6 +66,17 @@ def test_below_capacity_the_best_matrix_recalls_all_and_the_rules_fewer(rank: in
         assert int(torch.linalg.matrix_rank(W.double(), rtol=1e-4)) <= (rank or 32)
 
 
+@pytest.mark.parametrize("rank", [None, 4])
+def test_of_more_pairs_than_fit_about_as_many_as_fit_are_recalled(rank: int | None):
+    """150 pairs at d = 16: 256 ω² / δ(150) fit, 47 at full rank. Easy pairs are chosen, which are a few more."""
+    association = pairs(150, 16)
+    limits = matrix_limits(association, rank)
+    assert limits is not None
+    recalled = {name: int(association.recalled(W).sum()) for name, W in best_matrices(association, rank).items()}
+    assert max(recalled["hebbian"], recalled["max_margin"]) < recalled["chosen"]
+    assert 0.8 * limits.at_values < recalled["chosen"] < 1.3 * limits.at_values
+
+
 def test_any_matrix_that_stores_will_do_where_the_margin_does_not_matter():
     association = pairs(100, 32)
     quick, best = (best_matrices(association, margin=margin)["max_margin"] for margin in (False, True))
