@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from toytf.config.plugins import ProbeConfig
+from toytf.config.sections import Unique
 
 
 class MemoryRecallProbeConfig(ProbeConfig):
@@ -52,14 +53,20 @@ class AlignmentProbeConfig(ProbeConfig):
 
 
 class TransplantProbeConfig(ProbeConfig):
-    """Accuracy when learned matrices are replaced by the ideal memories, one at a time and all together."""
+    """Accuracy when learned parts are replaced by ideal ones, one at a time and all together."""
 
     implementation: ClassVar[str] = "probes.transplant:Transplant"
 
     kind: Literal["transplant"]
     when: Literal["always", "end"] = "end"
     strength: PositiveFloat = 1.0
-    """The norm of an ideal matrix, as a multiple of the norm of the learned one it replaces."""
+    """The size of an ideal part, as a multiple of that of the learned one it replaces."""
+    rules: (
+        Annotated[tuple[Literal["hebbian", "least_squares", "construction"], ...], Unique, Field(min_length=1)] | None
+    ) = None
+    """How ideal parts are made (default: in every way that the task has and the model can take). hebbian: sums of outer
+    products; least_squares: the same with dual vectors, which remove crosstalk; construction: of facts only, the parts
+    that `model.init: ideal` writes."""
 
 
 class TruncationProbeConfig(ProbeConfig):

@@ -12,9 +12,11 @@ from torch import Tensor
 from toytf.errors import UserError, nearest, shortened
 from toytf.measurement import Group, Headline, Measurement, Reference, Scalar
 from toytf.memory import Association, hebbian
+from toytf.memory.duals import dual_matrix
 from toytf.models.transformer import Slot, ToyTransformer
 
 if TYPE_CHECKING:
+    from toytf.grafts import Graft
     from toytf.holder import Holder
 
 EVAL = Group(
@@ -84,6 +86,18 @@ class Memory:
     """What it is for, in a phrase: `copy the attended token to the output`."""
     job_weighted: str = ""
     """What recall says if pairs count by their weights, where that is of interest."""
+    beside_keys: Float[Tensor, "k d_in"] | None = None
+    """What else can be in the stream that keys are read from; None: nothing."""
+    beside_values: Float[Tensor, "v d_out"] | None = None
+    """What else can be where values are read; None: nothing."""
+
+    def matrix(self, rule: str) -> Float[Tensor, "d_out d_in"]:
+        """The ideal matrix: Σ_z u_{f(z)} e_zᵀ by the rule `hebbian`, the same of dual vectors by `least_squares`."""
+        if rule == "hebbian":
+            return hebbian(self.association)
+        if rule == "least_squares":
+            return dual_matrix(self.association, self.beside_keys, self.beside_values)
+        raise ValueError(f'no rule for an ideal matrix is called "{rule}": hebbian or least_squares')
 
 
 class Task(ABC):
@@ -96,6 +110,10 @@ class Task(ABC):
     """The memories that together solve the task; the ideal construction needs room for each."""
     goal: str = "all"
     """The role in which it shows whether they do."""
+    ideal_rule: str = "hebbian"
+    """The rule by which `ideal` writes matrices, `hebbian` or `least_squares`."""
+    graft_rules: tuple[str, ...] = ("hebbian", "least_squares")
+    """The rules by which there are ideal parts for a trained model."""
     role_phrases: Mapping[str, str] = {}
     """What is asked in the roles that the end of a run tells of: {"fact": "facts"}, as in `98 % of the facts`.
 
@@ -171,15 +189,18 @@ class Task(ABC):
 
     def holders(self, model: ToyTransformer) -> "Sequence[Holder]":
         """Which parts of the model should hold a memory, and what was learned there."""
-        from toytf.holder import holders
+        from toytf.holder import holders, memories
 
-        return [*holders(self.memories(model), model)]
+        return [*holders(memories(model, self), model)]
 
     @torch.no_grad()
     def ideal(self, model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None) -> None:
-        """Write the memories into the model, each as the Hebbian rule scaled to give a stored pair the score β.
+        """Write the memories into the model, each by the rule `ideal_rule`, scaled to give a stored pair the score β.
 
-        W = β Σ_z u_{f(z)} e_zᵀ / (⟨|u|²⟩ ⟨|e|²⟩);  feed-forward parts are silenced.
+        Hebbian:        W = β Σ_z u_{f(z)} e_zᵀ / (⟨|u|²⟩ ⟨|e|²⟩)
+        least squares:  W = β Σ_z ũ_{f(z)} ẽ_zᵀ, with dual vectors (see `Memory.matrix`)
+
+        Feed-forward parts are silenced.
 
         With `only`, these memories are written and nothing else is touched.
         """
@@ -209,4 +230,20 @@ class Task(ABC):
                 continue
             stored = memory.association
             norms = stored.keys.square().sum(1).mean() * stored.values.square().sum(1).mean()
-            model.write(memory.slot, (beta.get(name, 1.0) / norms * hebbian(stored)).T)
+            unit = beta.get(name, 1.0) / norms if self.ideal_rule == "hebbian" else beta.get(name, 1.0)
+            model.write(memory.slot, (unit * memory.matrix(self.ideal_rule)).T)
+
+    def grafts(self, model: ToyTransformer, rule: str, strength: float = 1.0) -> "Sequence[Graft]":
+        """Ideal parts for a trained model by one of the `graft_rules`, each of the size of the learned one it replaces.
+
+        Raises UserError if the model can take none of them.
+        """
+        from toytf.grafts import matrix_grafts
+
+        return matrix_grafts(self, model, rule, strength)
+
+    def graft_accuracy(
+        self, model: ToyTransformer, batch: Batch, rule: str, ideal: Collection[str], strength: float = 1.0
+    ) -> float | None:
+        """The accuracy at the goal that theory predicts with these memories ideal; None if it predicts nothing."""
+        return None

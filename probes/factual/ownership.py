@@ -17,6 +17,7 @@ from torch import Tensor
 
 from probes.factual.config import OwnershipProbeConfig
 from probes.factual.tables import TableProbe
+from tasks.factual.grafts import owned
 from tasks.factual.ideal import key_vector, query_tokens
 from tasks.factual.tables import FactTables, fact_tables
 from tasks.factual.task import FactualTask
@@ -38,9 +39,6 @@ KEY_GAP = Group(
     "more to the token than to all noise tokens of a sequence together.",
     headline=(),
 )  # fmt: skip
-
-OWNED = 0.5
-"""The mass above which a head owns a token."""
 
 
 class Ownership(TableProbe):
@@ -102,13 +100,6 @@ class Ownership(TableProbe):
 
 def _by_head(name: str, values: Mapping[int, float]) -> list[Measurement]:
     return [OWNERSHIP.measurement(value, name, head=head) for head, value in values.items()]
-
-
-def owned(mass_given: Float[Tensor, "head token"], task: FactualTask) -> Bool[Tensor, "head token"]:
-    """Which subjects and relations each head owns; no relations where they come last, as heads fall back on them."""
-    owns = mass_given > OWNED
-    owns[:, (task.subjects if task.end is None else task.relations).stop :] = False
-    return owns
 
 
 def key_gap(tables: FactTables, task: FactualTask) -> Float[Tensor, "head token"]:

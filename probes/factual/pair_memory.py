@@ -13,12 +13,11 @@ from torch import Tensor
 
 from probes.factual.config import PairMemoryProbeConfig
 from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction_answered, missed, width_of
-from tasks.factual.ideal_values import RIDGE
+from tasks.factual.ideal_values import read_out
 from tasks.factual.tables import FactTables, fact_tables, in_chunks
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline, Measurement
-from toytf.memory.constructions import ridge_regression
 from toytf.models.transformer import FeedForward, ToyTransformer
 from toytf.probe import ProbeResult
 from toytf.task import Task
@@ -69,8 +68,7 @@ class PairMemory(TableProbe):
         if not (V is not None and bool(attended.isfinite().all()) and bool(V.isfinite().all())):
             return ProbeResult()  # diverged
         width, guess = width_of(model), 1 / U.shape[1]
-        Y = (U / U.square().sum(0)).T[task.targets]
-        best = ridge_regression(part.hidden(attended.mean(1)), Y, RIDGE, directions=len(attended))
+        best = read_out(part.hidden(attended.mean(1)), U.T, task.targets, "least_squares")
         sizes = V.norm(), best.norm()
         found: list[Measurement] = []
         failures: dict[str, list[str]] = {}

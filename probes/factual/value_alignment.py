@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.factual.config import ValueAlignmentProbeConfig
-from probes.factual.ownership import owned
 from probes.factual.tables import TableProbe
 from probes.matrices import cosine
+from tasks.factual.grafts import owned
 from tasks.factual.ideal_values import answers_of_tokens
 from tasks.factual.tables import fact_tables
 from tasks.factual.task import FactualTask

@@ -27,6 +27,14 @@ class NoiseConfig(Config):
     """A character of the corpus, or "extra": a further token τ that occurs nowhere else; unigrams follow it."""
 
 
+class ConstructionConfig(Config):
+    """How `model.init: ideal` writes the three memories; `model.beta` has their strengths (default 1)."""
+
+    rule: Literal["hebbian", "least_squares"] = "hebbian"
+    """hebbian: sums of outer products; least_squares: the same with dual vectors, which see nothing else of what is in
+    the stream with theirs, as far as there are dimensions for it."""
+
+
 class BigramConfig(TaskConfig):
     """Bigram text in which each trigger is always followed by an output drawn anew for every sequence."""
 
@@ -63,6 +71,7 @@ class BigramConfig(TaskConfig):
     """Filled in for a text file, so that a run notices when the text has changed."""
     n_tokens: int = Field(default=65, ge=2)
     """Vocabulary: at most this many characters, the most frequent ones."""
+    construction: ConstructionConfig = ConstructionConfig()
 
     @field_validator("corpus")
     @classmethod

@@ -29,6 +29,8 @@ EARLY = 64
 def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memory]:
     """The memories this model has room for: layer 1 needs positions, layer 2 a second layer."""
     memories: dict[str, Memory] = {}
+    e, u = model.embed.W_E.detach(), model.unembed.W_U.detach().T
+    p = e[:0]
     if model.pos_embed is not None:
         p = model.pos_embed.W_pos.detach()[: task.n_positions]  # a test may have shorter sequences than the model
         memories["W_KQ1"] = Memory(
@@ -41,18 +43,22 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
             ],
             job="look one position back",
             job_weighted="look one position back, weighted by how often that is needed: recall",
+            beside_keys=torch.cat([p[:1], e]),
+            beside_values=torch.cat([p[-1:], e]),
         )
     if model.config.n_layers < 2:
         return memories
-    e, u = model.embed.W_E.detach(), model.unembed.W_U.detach().T
     names = task.token_names
     everything = torch.arange(len(e), device=e.device)
     triggers = everything[task.unigram > 0] if task.fixed_triggers is None else task.fixed_triggers
-    remapped = model.read(Slot("OV", 0), e).detach()
+    remapped, remapped_p = (model.read(Slot("OV", 0), x).detach() for x in (e, p))
+    places = torch.cat([p, remapped_p])  # what else layer 2 reads, beside tokens and remapped tokens
     memories["W_KQ2"] = Memory(
         _same_token(e, remapped, triggers, names, task.trigger_frequency[triggers]),
         Slot("KQ", 1),
         job="find the token after the same trigger",
+        beside_keys=torch.cat([_without(e, triggers), remapped, places]),
+        beside_values=torch.cat([_without(remapped, triggers), e, places]),
     )
     outputs = everything[(task.output_distribution > 0).any(0)]
     output_frequency = task.trigger_frequency / task.trigger_frequency.sum() @ task.output_distribution
@@ -60,6 +66,8 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
         _same_token(e, u, outputs, names, output_frequency[outputs]),
         Slot("OV", 1),
         job="copy the attended token to the output",
+        beside_keys=torch.cat([_without(e, outputs), remapped, places]),
+        beside_values=_without(u, outputs),
     )
     if model.feed_forward(1) is not None:
         used = torch.ones(len(e), dtype=torch.bool, device=e.device)
@@ -120,6 +128,13 @@ def _same_token(
     chosen = tuple(names[token] for token in tokens.tolist())
     n = torch.arange(len(tokens), device=tokens.device)
     return Association(keys[tokens], values[tokens], n, weights, key_names=chosen, value_names=chosen)
+
+
+def _without(vectors: Float[Tensor, "token d"], tokens: Int[Tensor, "n"]) -> Float[Tensor, "rest d"]:
+    """The vectors of all other tokens."""
+    kept = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device)
+    kept[tokens] = False
+    return vectors[kept]
 
 
 def _first_outputs(task: "BigramTask") -> Float[Tensor, "position"]:

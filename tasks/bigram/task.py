@@ -20,7 +20,7 @@ With noise (Chen, Bruna, Bietti 2024), a trigger is followed by the noise token 
 There, *trapped* means only that the outputs close a circle: noise leaves it now and then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -68,6 +68,7 @@ class BigramTask(Task):
                 f"but the corpus has only {n} characters"
             )
         self.n_positions = config.seq_len
+        self.ideal_rule = config.construction.rule
         self.noise = None if config.noise is None else (config.noise.probability, _noise_token(config, table))
         if self.noise is not None and self.noise[0] > 0:
             seen_before = "answers after a trigger seen before"
@@ -185,6 +186,16 @@ class BigramTask(Task):
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
         """W_KQ1, W_KQ2, W_OV2 of the induction head; in the feed-forward part of layer 2, the bigrams and the noise."""
         return bigram_memories(self, model)
+
+    def graft_accuracy(
+        self, model: ToyTransformer, batch: Batch, rule: str, ideal: Collection[str], strength: float = 1.0
+    ) -> float | None:
+        """The accuracy that the crosstalk of a Hebbian W_KQ2 leaves, if it is among these."""
+        if rule != "hebbian":
+            return None
+        from tasks.bigram.crosstalk import predicted_accuracy  # the theory brings scipy, which training can do without
+
+        return predicted_accuracy(self, model, batch, ideal, strength)
 
 
 def _noise_token(config: BigramConfig, table: BigramTable) -> int:

@@ -63,18 +63,19 @@ def write_ideal(
         groups, asking = head_groups(task, group_size(task, model), attn.n_heads), query_tokens(task)
         fallbacks = [[z for z in asking if z not in group] for group in groups]
     if "W_KQ1" in written:
-        _silence(attn.W_Q, attn.W_K)
+        silence(attn.W_Q, attn.W_K)
         q = query_vector(phi[asking])
         for head, (group, fallback) in enumerate(zip(groups, fallbacks, strict=True)):
-            _write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, fallback, rules.keys))
+            write_kq(attn, head, q, strength["W_KQ1"] * key_vector(phi, group, fallback, rules.keys))
     if "W_OV1" in written:
-        _silence(attn.W_V, attn.W_O)
+        silence(attn.W_V, attn.W_O)
         g = phi if mlp is not None else answers_of_tokens(task.table, u, rules.values, rules.steps)
         for head, (group, fallback) in enumerate(zip(groups, fallbacks, strict=True)):
-            _write_ov(attn, head, value_matrix(phi[group + fallback], g[group]), g[group])
+            write_ov(attn, head, value_matrix(phi[group + fallback], g[group]), g[group])
 
 
-def _silence(*factors: Tensor | None) -> None:
+def silence(*factors: Tensor | None) -> None:
+    """Set weights to 0."""
     for factor in factors:
         if factor is not None:
             factor.zero_()
@@ -122,14 +123,18 @@ def query_vector(asking: Float[Tensor, "n d"]) -> Float[Tensor, "d"]:
 def key_vector(
     phi: Float[Tensor, "token d"], group: list[int], fallback: list[int], rule: Literal["least_squares", "hebbian"]
 ) -> Float[Tensor, "d"]:
-    """k with k·φ(z) ≈ 1 for the group, 1/2 for the tokens it falls back on, 0 for all other tokens.
-
-    least squares:  k = (ΦᵀΦ + λI)⁻¹ Φᵀ t, where t has these targets: exact up to λ if there are no more tokens than
-                    dimensions
-    Hebbian:        k = Σ_z t_z φ(z) / |φ(z)|², with errors √(n/d) for a group of n tokens
-    """
+    """k with k·φ(z) ≈ 1 for the group, 1/2 for the tokens it falls back on, 0 for all other tokens."""
     t = phi.new_zeros(len(phi))
     t[fallback], t[group] = 0.5, 1.0
+    return selector(phi, t, rule)
+
+
+def selector(phi: Float[Tensor, "token d"], t: Float[Tensor, "token"], rule: str) -> Float[Tensor, "d"]:
+    """k with k·φ(z) ≈ t_z for all tokens.
+
+    least squares:  k = (ΦᵀΦ + λI)⁻¹ Φᵀ t, exact up to λ if there are no more tokens than dimensions
+    Hebbian:        k = Σ_z t_z φ(z) / |φ(z)|², with errors √(n/d) for n tokens with t_z = 1
+    """
     if rule == "hebbian":
         return (t / phi.square().sum(1)) @ phi
     return ridge_regression(phi, t[:, None], RIDGE, directions=len(phi))[:, 0]
@@ -146,7 +151,7 @@ def value_matrix(attended: Float[Tensor, "attended d"], values: Float[Tensor, "g
     return pseudo_inverse(Association(attended, torch.cat([values, torch.zeros_like(values[:1])]), targets)).T
 
 
-def _write_kq(attn: Attention, head: int, q: Float[Tensor, "d"], k: Float[Tensor, "d"]) -> None:
+def write_kq(attn: Attention, head: int, q: Float[Tensor, "d"], k: Float[Tensor, "d"]) -> None:
     """Scores q·x k·y after scaling; of two factors, both have the same norm."""
     if attn.W_Q is None:
         attn.W_K[head] = (attn.scale * k[:, None] * q).to(attn.W_K)
@@ -156,16 +161,20 @@ def _write_kq(attn: Attention, head: int, q: Float[Tensor, "d"], k: Float[Tensor
     attn.W_K[head, :, 0] = (attn.scale / balance * k).to(attn.W_K)
 
 
-def _write_ov(attn: Attention, head: int, W: Float[Tensor, "d d"], values: Float[Tensor, "group d"]) -> None:
-    """W itself, or U √Σ and √Σ Vᵀ of its singular value decomposition; the rows of W lie in the span of `values`."""
+def write_ov(attn: Attention, head: int, W: Float[Tensor, "d d"], values: Float[Tensor, "group d"]) -> None:
+    """W itself, or U √Σ and √Σ Vᵀ of its singular value decomposition; the rows of W lie in the span of `values`.
+
+    What exceeds the rank of the head is rounding, if the values themselves have that rank.
+    """
     if attn.W_V is None:
         attn.W_O[head] = W.to(attn.W_O)
         return
     basis = torch.linalg.qr(values.T).Q
     left, sizes, right = torch.linalg.svd(W @ basis, full_matrices=False)
-    n, root = len(sizes), sizes.sqrt()
-    attn.W_V[head, :, :n] = (left * root).to(attn.W_V)
-    attn.W_O[head, :n] = (root[:, None] * right @ basis.T).to(attn.W_O)
+    n = min(len(sizes), attn.W_V.shape[2])
+    root = sizes[:n].sqrt()
+    attn.W_V[head, :, :n] = (left[:, :n] * root).to(attn.W_V)
+    attn.W_O[head, :n] = (root[:, None] * right[:n] @ basis.T).to(attn.W_O)
 
 
 def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float], written: Collection[str]) -> None:

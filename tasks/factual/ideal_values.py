@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tasks.factual.table import UNKNOWN, FactTable
-from toytf.memory import Association
+from toytf.memory import Association, hebbian
 from toytf.memory.constructions import ridge_regression
 from toytf.memory.mlp import mlp_pairs
 from toytf.randomness import generator
@@ -68,11 +68,23 @@ def hidden_pairs(
     s, r, targets = _facts(table)
     first, second = phi[s], phi[table.n_subjects + r]
     if rule == "least_squares":
-        hidden = ((first + second) @ W_in).relu()
-        return W_in, ridge_regression(hidden, _unit_score(u)[targets], RIDGE, directions=len(hidden))
+        return W_in, read_out(((first + second) @ W_in).relu(), u, targets, rule)
     stored = Association((first + second) / math.sqrt(2), _unit_score(u), targets)
     memory = mlp_pairs(first, second, stored, W_in.shape[1], generator(0, "ideal", "hidden units"))
     return memory.W_in.T / math.sqrt(2), memory.W_out
+
+
+def read_out(
+    hidden: Float[Tensor, "fact width"], u: Float[Tensor, "answer d"], targets: Int[Tensor, "fact"], rule: str
+) -> Float[Tensor, "width d"]:
+    """The W_out that answers every fact by hidden units that are given, Φ W_out ≈ Y, Y = u_a / |u_a|².
+
+    least squares:  W_out = Φᵀ (ΦΦᵀ + λI)⁻¹ Y,   λ = 10⁻³ |Φ|² / n for n facts
+    Hebbian:        W_out = Φᵀ Y
+    """
+    if rule == "hebbian":
+        return hebbian(Association(hidden, _unit_score(u), targets)).T
+    return ridge_regression(hidden, _unit_score(u)[targets], RIDGE, directions=len(hidden))
 
 
 def _facts(table: FactTable) -> tuple[Int[Tensor, "fact"], Int[Tensor, "fact"], Int[Tensor, "fact"]]:

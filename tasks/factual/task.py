@@ -33,6 +33,7 @@ from tasks.factual.config import FactualConfig
 from tasks.factual.ideal import write_ideal
 from tasks.factual.memories import factual_memories
 from tasks.factual.table import Distribution, FactTable, random_table, structured_table, table_of
+from toytf.grafts import Graft
 from toytf.measurement import Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator
@@ -55,6 +56,7 @@ class FactualTask(Task):
 
     config: FactualConfig
     goal = "fact"
+    graft_rules = ("hebbian", "least_squares", "construction")
     role_phrases: Mapping[str, str] = {"fact": "facts", "relation": "relations: any answer of the right relation"}
 
     def __init__(self, config: FactualConfig, device: torch.device) -> None:
@@ -188,6 +190,12 @@ class FactualTask(Task):
         With `only`, these of its parts W_KQ1, W_OV1 and FF1 are written and nothing else is touched.
         """
         write_ideal(self, model, beta, only)
+
+    def grafts(self, model: ToyTransformer, rule: str, strength: float = 1.0) -> Sequence[Graft]:
+        """W_KQ1, W_OV1 and FF1 in the vectors that were learned or, by the rule `construction`, in those of its own."""
+        from tasks.factual.grafts import factual_grafts
+
+        return factual_grafts(self, model, rule, strength)
 
 
 def load_facts(config: FactualConfig) -> FactTable:

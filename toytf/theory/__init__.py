@@ -5,6 +5,7 @@ counts parameters does not wait for them.
 """
 
 from toytf.theory._domain import rank_fits
+from toytf.theory.crosstalk import attention_mass, attention_race, copy_accuracy, previous_mass, trigger_noise
 from toytf.theory.fact_capacity import (
     FACTS_PER_PARAMETER,
     additive_dimension,
@@ -76,12 +77,15 @@ __all__ = [
     "additive_dimension",
     "asymptotic_capacity",
     "attention_and_mlp_suffice",
+    "attention_mass",
+    "attention_race",
     "attention_recall",
     "attention_samples",
     "attention_suffices",
     "bits_of_facts",
     "bits_to_store",
     "capacity",
+    "copy_accuracy",
     "dimension_bound",
     "dimension_curve",
     "energy",
@@ -108,6 +112,7 @@ __all__ = [
     "plateau_length",
     "position_rate",
     "position_signal",
+    "previous_mass",
     "quarter_circle",
     "quarter_circle_quantiles",
     "rank_fits",
@@ -123,6 +128,7 @@ __all__ = [
     "subject_rate",
     "token_rate",
     "top_energy",
+    "trigger_noise",
     "trigger_rate",
     "trigger_signal",
     "trigger_strength",

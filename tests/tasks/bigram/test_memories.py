@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 import torch
 
+from tasks.bigram.task import BigramTask
 from tests.tasks.bigram.sequences import make, model_for
 from toytf.errors import UserError
+from toytf.evaluation import goal_metrics
 from toytf.memory import Association
+from toytf.models import ToyTransformer
+from toytf.randomness import generator
 from toytf.task import Memory
 
 
@@ -109,3 +113,50 @@ def test_memories_that_are_not_named_stay_as_they_were_drawn(only: list[str], ho
     for name, weights in some.named_parameters():
         assert torch.equal(weights, (whole if name in holds else drawn).get_parameter(name))
         assert torch.equal(weights, drawn.get_parameter(name)) == (name not in holds)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("W_KQ1", 65 + 16), ("W_KQ2", 2 * (65 + 16)), ("W_OV2", 2 * (65 + 16))]
+)  # fmt: skip
+def test_keys_and_what_is_beside_them_are_the_whole_stream(name: str, expected: int):
+    """Tokens and positions in layer 1, and what layer 1 makes of them in layer 2; each once, also for values that a
+    query reads."""
+    task = make(seq_len=16)
+    memory = task.memories(model_for(task, d_model=128))[name]
+    stream = torch.cat([memory.association.keys, memory.beside_keys])
+    assert len(torch.unique(stream, dim=0)) == len(stream) == expected
+    if name != "W_OV2":
+        values = torch.cat([memory.association.values, memory.beside_values])
+        assert torch.equal(torch.unique(values, dim=0), torch.unique(stream, dim=0))
+
+
+def ideal_by(rule: str, d: int, **fields: Any) -> tuple[BigramTask, ToyTransformer]:
+    task = make(seq_len=32, construction={"rule": rule})
+    model = model_for(task, d_model=d, attention={"kq": "joint"}, **fields)  # |ẽ|² = |e|²/9
+    task.ideal(model, {"W_KQ1": 20.0, "W_KQ2": 20.0, "W_OV2": 10.0})
+    return task, model
+
+
+def test_least_squares_keep_what_is_beside_a_key_out_of_its_scores():
+    """256 dimensions hold the 194 vectors of the stream; Hebbian scores of short vectors have √(256/24) = 3.3 to 1."""
+    accuracies = {}
+    for rule in ("hebbian", "least_squares"):
+        task, model = ideal_by(rule, 256)
+        accuracies[rule] = goal_metrics(model, task, task.sample(256, generator(0, "batch")))["accuracy"]
+        memory = task.memories(model)["W_KQ2"]
+        W = model.W_KQ(1)[0].detach().T / model.attention(1).scale
+        own = torch.diagonal(memory.association.scores(W)).mean()
+        crosstalk = (memory.association.keys @ W.T @ memory.beside_values.T).square().mean().sqrt()
+        assert float(own) == pytest.approx(20, rel=0.15)  # the ridge takes some of short vectors
+        assert (float(crosstalk) < 1) == (rule == "least_squares")
+    assert accuracies["least_squares"] > accuracies["hebbian"] + 0.02
+    assert accuracies["least_squares"] > 0.96  # the tie of the first two positions is left
+
+
+def test_by_default_the_construction_is_hebbian():
+    task, model = ideal_by("hebbian", 16)
+    plain = make(seq_len=32)
+    other = model_for(plain, d_model=16, attention={"kq": "joint"})
+    plain.ideal(other, {"W_KQ1": 20.0, "W_KQ2": 20.0, "W_OV2": 10.0})
+    assert all(torch.equal(weights, other.get_parameter(name)) for name, weights in model.named_parameters())
+    assert task.ideal_rule == plain.ideal_rule
