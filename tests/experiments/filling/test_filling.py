@@ -15,12 +15,11 @@ from toytf.config.plugins import load_config
 from toytf.config.sections import differences
 from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.filling.curves import crossing, recalls
-from toytf.experiments.filling.experiment import Case, Filling, most_recalled, storable
+from toytf.experiments.filling.experiment import Case, Filling, most_recalled, recall, storable, train_alone
 from toytf.experiments.filling.figures import filling_figures
 from toytf.holder import Holder
 from toytf.measurement import KINDS
 from toytf.memory import Association
-from toytf.memory.constructions import bi_whitened
 from toytf.report.page import run_figures
 
 if TYPE_CHECKING:
@@ -208,13 +207,14 @@ def test_beyond_the_limit_the_best_matrix_gives_pairs_up() -> None:
     about p_c of them: 60 pairs of 60 values at d = 8 have p_c = 8 · 8 / δ(60) = 64 / 4.1 = 16."""
     e = torch.eye(4)
     twice = Holder("W", Association(e[[0, 0, 1, 2]], e, torch.arange(4)), e, 16)
-    assert most_recalled([twice]) == 3 / 4
+    assert most_recalled([twice], train_alone([twice], seed=0)) == 3 / 4
     random = torch.Generator().manual_seed(0)
     keys, values = (torch.randn(60, 8, generator=random) for _ in range(2))
     full = Holder("W", Association(keys, values, torch.arange(60)), torch.eye(8), 64)
-    kept = 60 * most_recalled([full])
+    (trained,) = train_alone([full], seed=0)
+    kept = 60 * most_recalled([full], [trained])
     assert 0.9 * 16 <= kept <= 2 * 16  # the easiest pairs are kept, so more than at random
-    assert kept >= 60 * float(full.association.recall(bi_whitened(full.association)))
+    assert kept >= 60 * recall([full], [trained])
 
 
 # --- settings, sizes and seeds

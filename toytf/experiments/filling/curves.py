@@ -55,8 +55,9 @@ def recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
     accurate = (table["group"] == "eval") & (table["role"] == role) & (table["quantity"] == "accuracy")
     of_model = table[accurate].assign(rule=ACCURACY)[[*_CASE[:-1], "rule", "value"]].merge(loads, on=_CASE[:-1])
     found = pd.concat([counted, *(part.rename(columns={"value": "recall"}) for part in (alone, of_model))])
-    found = found.dropna(subset=["recall", "load"])
-    return found.groupby([*_CASE, "rule", "load"], sort=False)["recall"].max().reset_index()  # of two that are best
+    of_matrices = found[found["rule"] != ACCURACY].assign(rule="best")  # the best that was found is none below another
+    found = pd.concat([found, of_matrices]).dropna(subset=["recall", "load"])
+    return found.groupby([*_CASE, "rule", "load"], sort=False)["recall"].max().reset_index()
 
 
 def crossing(points: Points, level: float) -> float | None:

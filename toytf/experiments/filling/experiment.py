@@ -23,7 +23,6 @@ from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.holder import Holder
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.association import Association, Readable
-from toytf.memory.constructions import bi_whitened
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rank import decide_rank
 from toytf.memory.solver import Decision, Status, decide
@@ -61,7 +60,7 @@ STORABLE = Group(
 )  # fmt: skip
 MOST = Group(
     "most", "Largest fraction of the pairs that one matrix was found to recall", "1 as long as all pairs can be "
-    "stored; beyond, the pairs that are hard for least squares are given up.", headline=(),
+    "stored; beyond, the pairs that are hardest for a trained matrix are given up.", headline=(),
 )  # fmt: skip
 BARE = Group(
     "bare", "Recall after training on the pairs alone", "Adam on the cross-entropy of all pairs at once, without a "
@@ -137,10 +136,10 @@ class Filling(Study[Case]):
                 yield _in_no_short_table(measured)
         for name, parts in after.items():
             if name in followed:
-                can = storable(parts)
+                can, trained = storable(parts), train_alone(parts, seed)
                 yield STORABLE.measurement(can, memory=name)
-                yield MOST.measurement(1.0 if can == 1 else most_recalled(parts), memory=name)
-                yield BARE.measurement(trained_alone(parts, seed), ideal=1.0, memory=name)
+                yield MOST.measurement(1.0 if can == 1 else most_recalled(parts, trained), memory=name)
+                yield BARE.measurement(recall(parts, trained), ideal=1.0, memory=name)
 
     def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
         """Where the curves of one seed break."""
@@ -240,19 +239,21 @@ def storable(parts: Iterable[Holder]) -> float | None:
     return 1.0 if statuses == {Status.FEASIBLE} else None
 
 
-def most_recalled(parts: Sequence[Holder]) -> float:
+def most_recalled(parts: Sequence[Holder], first: Sequence[Readable]) -> float:
     """The largest fraction of all pairs that matrices of the same shape and rank were found to recall.
 
-    The pairs with the largest margins under least squares are stored against all rivals, as many as can be, by
-    bisection. A lower bound: which pairs to give up is a hard question.
+    first: what to begin with. The pairs that have the largest margins there are stored against all rivals, as many as
+    can be, by bisection. A lower bound: which pairs to give up is a hard question.
     """
-    return sum(map(_most_of, parts)) / sum(len(part.association.keys) for part in parts)
+    most = sum(_most_of(part, memory) for part, memory in zip(parts, first, strict=True))
+    return most / sum(len(part.association.keys) for part in parts)
 
 
-def _most_of(part: Holder) -> int:
+def _most_of(part: Holder, memory: Readable) -> int:
     stored = part.association
-    order = stored.margins(bi_whitened(stored)).argsort(descending=True)
-    fit, too_many, most = 0, len(order) + 1, 0
+    order = stored.margins(memory).argsort(descending=True)
+    most = int(stored.recalled(memory).sum())
+    fit, too_many = 0, len(order) + 1
     while too_many - fit > max(1, len(order) // 100):
         n = (fit + too_many) // 2
         decision = _decide(_some(stored, order[:n]), part.rank)
@@ -267,19 +268,23 @@ def _some(stored: Association, chosen: Int[torch.Tensor, "k"]) -> Association:
     return Association(stored.keys[chosen], stored.values, stored.targets[chosen], candidates=candidates)
 
 
-def trained_alone(parts: Iterable[Holder], seed: int) -> float:
-    """The fraction of all pairs that matrices of the same shape and rank recall after Adam on these pairs alone."""
-    recalled = n = 0.0
+def train_alone(parts: Iterable[Holder], seed: int) -> list[Readable]:
+    """Matrices of the same shape and rank after Adam on the pairs alone."""
+    found: list[Readable] = []
     for i, part in enumerate(parts):
         random = generator(seed, "pairs alone", part.name, i)
-        options = {"steps": BARE_STEPS}
         if part.rank is None:
-            trained = train_linear(part.association, random, **options)
+            trained = train_linear(part.association, random, steps=BARE_STEPS)
         else:
-            trained = train_low_rank(part.association, part.rank, random, **options)
-        recalled += trained.recall * len(part.association.keys)
-        n += len(part.association.keys)
-    return recalled / n
+            trained = train_low_rank(part.association, part.rank, random, steps=BARE_STEPS)
+        found.append(trained.memory)
+    return found
+
+
+def recall(parts: Sequence[Holder], memories: Iterable[Readable]) -> float:
+    """The fraction of the pairs of all parts that these recall."""
+    recalled = [int(part.association.recalled(memory).sum()) for part, memory in zip(parts, memories, strict=True)]
+    return sum(recalled) / sum(len(part.association.keys) for part in parts)
 
 
 def _decide(association: Association, rank: int | None) -> Decision:
