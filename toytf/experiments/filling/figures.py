@@ -23,7 +23,12 @@ def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Fi
     loads = found[["seed", "setting", "size", "memory", "load"]].drop_duplicates()
     for memory in found["memory"].unique():
         own = found[found["memory"] == memory]
-        yield f"recall_{memory}", _recall(own, str(memory))
+        title = f"Recall of {memory} as the model is filled"
+        if _same_vectors(own):
+            yield f"recall_{memory}", _recall(own, title)
+        else:
+            for setting, rows in own.groupby("setting", sort=False):
+                yield f"recall_{memory}_{setting}", _recall(rows, f"{title}: {setting}")
         measured = table.merge(loads[loads["memory"] == memory], on=["seed", "setting", "size", "memory"])
         if "measure" not in measured:
             continue
@@ -35,15 +40,11 @@ def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Fi
                     y="margin over the best rival (standard deviations of a score)", guides={}, log_y=False,
                 )
             )  # fmt: skip
-        spectra = _by_setting(measured, "spectrum", {"effective_rank": "effective rank"})
+        spectra = _by_setting(measured, "spectrum", {"fourth_moment": "⟨s⁴⟩"})
         if spectra:
-            title = f"Effective rank of {memory}: that of a Gaussian matrix is dashed"
-            yield (
-                f"spectrum_{memory}",
-                _with_limit(
-                    scaling_curves(spectra, title, x=LOAD, y="effective rank (Σ s²)² / Σ s⁴", guides={}, log_y=False)
-                ),
-            )
+            title = f"Spectrum of {memory}: how uneven its singular values are; a Gaussian matrix is dashed"
+            y = "⟨s⁴⟩ of the singular values of √d W / |W|"
+            yield f"spectrum_{memory}", _with_limit(scaling_curves(spectra, title, x=LOAD, y=y, guides={}, log_y=False))
         lost = _by_setting(measured, "lost", LOST)
         if lost:
             title = f"Which pairs {memory} loses: P(a lost pair is …)"
@@ -57,18 +58,19 @@ def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Fi
             )
 
 
-def _recall(rows: pd.DataFrame, memory: str) -> go.Figure:
-    """One curve a setting for what was learned, and one a rule; one a setting for rules too if their vectors differ."""
+def _same_vectors(rows: pd.DataFrame) -> bool:
+    """Are the vectors of a memory the same in every setting, so that a rule makes the same of them?"""
+    hebbian = rows[rows["rule"] == "hebbian"].groupby(["seed", "size"])["recall"]
+    return bool((hebbian.max() == hebbian.min()).all())
+
+
+def _recall(rows: pd.DataFrame, title: str) -> go.Figure:
+    """One curve a rule, and one a setting for what was learned and for the accuracy of the model."""
     curves: dict[str, Series] = {}
+    several = rows["setting"].nunique() > 1
     for rule, label in {LEARNED: "learned", **RULES, ACCURACY: "accuracy of the model"}.items():
-        by_setting = {
-            str(setting): _mean_curve(own, "recall")
-            for setting, own in rows[rows["rule"] == rule].groupby("setting", sort=False)
-        }
-        same = len({(tuple(curve.x), tuple(curve.measured)) for curve in by_setting.values()}) == 1
-        for setting, curve in by_setting.items():
-            curves[label if same and rule in RULES else f"{label}, {setting}"] = curve
-    title = f"Recall of {memory} as the model is filled"
+        for setting, own in rows[rows["rule"] == rule].groupby("setting", sort=False):
+            curves[label if rule in RULES or not several else f"{label}, {setting}"] = _mean_curve(own, "recall")
     figure = scaling_curves(curves, title, x=LOAD, y="pairs recalled / pairs to hold", guides={}, log_y=False)
     for trace in figure.data:
         if str(trace.legendgroup).startswith("learned"):
@@ -84,10 +86,14 @@ def _recall(rows: pd.DataFrame, memory: str) -> go.Figure:
 def _by_setting(rows: pd.DataFrame, group: str, measures: Mapping[str, str]) -> dict[str, Series]:
     """The curves of some measures of a group, for each setting."""
     found: dict[str, Series] = {}
+    predicted: list[list[float | None]] = []
     chosen = rows[(rows["group"] == group) & ~rows["variant"] & rows["measure"].isin([*measures])]
     for measure, label in measures.items():
         for setting, own in chosen[chosen["measure"] == measure].groupby("setting", sort=False):
-            found[f"{label}, {setting}"] = _mean_curve(own, "value")
+            curve = found[f"{label}, {setting}"] = _mean_curve(own, "value")
+            if curve.theory in predicted:
+                curve.theory = [None] * len(curve.x)  # one line is enough
+            predicted.append(curve.theory)
     return found
 
 
@@ -109,7 +115,9 @@ def _mean_curve(rows: pd.DataFrame, column: str) -> Series:
 
 
 def _with_limit(figure: Any) -> go.Figure:
-    """A vertical line at load 1."""
+    """A vertical line at load 1, and loads in two digits."""
+    ticks = figure.layout.xaxis.tickvals
+    figure.update_xaxes(ticktext=[f"{load:.2g}" for load in ticks])
     heights = [value for trace in figure.data for value in trace.y if value is not None]
     low, high = min(0.0, *heights), max(1.0, *heights)
     line = {"color": "black", "dash": "dash", "width": 1.5}
