@@ -131,7 +131,7 @@ def test_the_two_rules_score_stored_pairs_alike():
             graft.implant(trial)
         memory = task.memories(model)["W_OV2"]
         scores = memory.association.scores(trial.W_OV(1)[0].detach().T)
-        own = float(model.W_OV(1).norm()) / 65**0.5  # ‖Σ u eᵀ‖ = √65 for orthonormal vectors
+        own = float(model.W_OV(1).detach().norm()) / 65**0.5  # ‖Σ u eᵀ‖ = √65 for orthonormal vectors
         torch.testing.assert_close(torch.diagonal(scores), torch.full((65,), own), rtol=0.02, atol=0)
 
 
