@@ -42,7 +42,7 @@ def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Fi
             )  # fmt: skip
         spectra = _by_setting(measured, "spectrum", {"fourth_moment": "⟨s⁴⟩"})
         if spectra:
-            title = f"Spectrum of {memory}: how uneven its singular values are; a Gaussian matrix is dashed"
+            title = f"Spectrum of {memory}: spread of singular values (dashed: Gaussian)"
             y = "⟨s⁴⟩ of the singular values of √d W / |W|"
             yield f"spectrum_{memory}", _with_limit(scaling_curves(spectra, title, x=LOAD, y=y, guides={}, log_y=False))
         lost = _by_setting(measured, "lost", LOST)
@@ -91,9 +91,10 @@ def _by_setting(rows: pd.DataFrame, group: str, measures: Mapping[str, str]) -> 
     for measure, label in measures.items():
         for setting, own in chosen[chosen["measure"] == measure].groupby("setting", sort=False):
             curve = found[f"{label}, {setting}"] = _mean_curve(own, "value")
-            if curve.theory in predicted:
+            rounded = [value if value is None else round(value, 6) for value in curve.theory]
+            if rounded in predicted:
                 curve.theory = [None] * len(curve.x)  # one line is enough
-            predicted.append(curve.theory)
+            predicted.append(rounded)
     return found
 
 
