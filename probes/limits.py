@@ -11,28 +11,24 @@ than p_c, with errors among the others.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from probes.config import LimitsProbeConfig
+from probes.limits_figures import Details, filled_bars
 from probes.matrices import worst_pairs
-from toytf.holder import Holder
+from toytf.holder import Holder, by_name
 from toytf.measurement import Group, Headline, Measurement
-from toytf.memory import exact
 from toytf.memory.limits import Limits, best_matrices, competing, matrix_limits
 from toytf.memory.measures import (
     UTILISATION,
-    compared_spectra,
     measure_lost,
     measure_margins,
     measure_scores,
     measure_spectrum,
-    score_levels,
-    score_samples,
     score_unit,
 )
 from toytf.models.transformer import ToyTransformer
@@ -46,11 +42,14 @@ PAIRS = Group(
 )  # fmt: skip
 BITS = Group(
     "bits", "Bits per parameter", "What the recalled pairs tell, in bits per weight: each is one of the values that "
-    "compete. The limit is that of a full matrix.", curve=False, headline=(),
+    "compete. The limit is that of a matrix filled to its capacity.", curve=False, headline=(),
 )  # fmt: skip
 
 GLANCE = {"margin": ("min", "median", "negative"), "spectrum": ("effective_rank",)}
 """What is measured of margins and spectra before the last evaluation."""
+
+IN_SHORT_TABLE = ("pairs", "margin")
+"""Groups with rows in the short table at the end of a run."""
 
 MANY = 2**17
 """Scores of a head, pairs times values, above which it is not compared with rules."""
@@ -62,7 +61,8 @@ class LimitsProbe(Probe):
     `pairs/<memory>`                           pairs that it recalls; ideal, hebbian and limit beside it
     `pairs/<memory>/least_squares`             pairs that least squares recalls on the same vectors
     `pairs/<memory>/head0`                     the same of one head
-    `utilisation/<memory>`                     pairs recalled / p_c; ideal: the load, all pairs / p_c
+    `utilisation/<memory>`                     pairs recalled / p_c
+    `utilisation/<memory>/load`                all pairs / p_c
     `utilisation/<memory>/capacity`            p_c if as many values compete as now
     `utilisation/<memory>/capacity_own_values` p_c if every pair had a value of its own
     `bits/<memory>`                            pairs recalled · log₂(values that compete) / parameters
@@ -90,7 +90,7 @@ class LimitsProbe(Probe):
         found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
         totals: dict[str, Counts] = {}
-        figures = _Figures()
+        details = Details()
         for part in parts(model, task):
             heads = [count(head, _of_head(head)) for head in part.heads]
             best = {} if part.whole is None else best_matrices(part.whole.association, part.whole.rank)
@@ -98,7 +98,7 @@ class LimitsProbe(Probe):
             totals[part.name] = part.total(total)
             found += part.measurements(totals[part.name])
             for holder, counts in zip(part.heads, heads, strict=True):
-                found += part.measurements(counts, head=holder.head)
+                found += part.measurements(counts, head=holder.head) if counts.pairs else []
             if part.whole is not None:
                 stored, memory = part.whole.association, part.whole.memory
                 margins = part.named(_margins(part.whole, best["max_margin"]))
@@ -109,14 +109,12 @@ class LimitsProbe(Probe):
                     smallest = {one.quantity.at["measure"]: one for one in margins}.get("min")
                     if smallest is not None:
                         failures[smallest.flat] = worst_pairs(stored, memory, unit, self.config.worst)
-                        figures.add(part.whole, unit, smallest.reference.theory)
+                        details.add(part.whole, unit, smallest.reference.theory)
 
         def draw() -> object:
-            from toytf.figures import filled_bars
-
             return filled_bars({name: counts.bar() for name, counts in totals.items()})
 
-        return ProbeResult(found, failures, draw if totals else None, figures.details)
+        return ProbeResult(found, failures, draw if totals else None, details.figures)
 
 
 # What is counted
@@ -133,50 +131,55 @@ class Counts:
     learned: float
     rules: Mapping[str, float]
     """Those that the matrix of each rule recalls."""
+    ideal: float | None
+    """The most that a rule recalls."""
     limits: Limits | None
-    bits: float
-    """What the learned pairs tell."""
-    bits_of_limit: float
+    bits: Mapping[str, float]
+    """What the pairs tell that were learned, would be guessed, or fit."""
     n_parameters: int
 
     def __add__(self, other: "Counts") -> "Counts":
         limits = None
         if self.limits is not None and other.limits is not None:
             limits = Limits(*(a + b for a, b in zip(self.limits, other.limits, strict=True)))
-        rules = {rule: n + other.rules[rule] for rule, n in self.rules.items() if rule in other.rules}
         return Counts(
-            self.pairs + other.pairs, self.guessed + other.guessed, self.learned + other.learned, rules, limits,
-            self.bits + other.bits, self.bits_of_limit + other.bits_of_limit, self.n_parameters + other.n_parameters,
-        )  # fmt: skip
-
-    @property
-    def ideal(self) -> float | None:
-        """The most that a rule recalls."""
-        return max(self.rules.values(), default=None)
+            self.pairs + other.pairs,
+            self.guessed + other.guessed,
+            self.learned + other.learned,
+            _sum(self.rules, other.rules),
+            None if self.ideal is None or other.ideal is None else self.ideal + other.ideal,
+            limits,
+            _sum(self.bits, other.bits),
+            self.n_parameters + other.n_parameters,
+        )
 
     def bar(self) -> dict[str, float]:
-        """What the figure shows: pairs to hold, learned, ideal, Hebbian, and the limit if there is one."""
-        limit = {} if self.limits is None else {"limit": self.limits.at_values}
-        return {"pairs": self.pairs, "learned": self.learned, "ideal": self.ideal or 0.0, **self.rules, **limit}
+        """What the figure shows: pairs to hold, learned, and what is known of ideal, Hebbian and limit."""
+        limit = None if self.limits is None else self.limits.at_values
+        known = {"ideal": self.ideal, "hebbian": self.rules.get("hebbian"), "limit": limit}
+        return {"pairs": self.pairs, "learned": self.learned} | {k: v for k, v in known.items() if v is not None}
+
+
+def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Of what both have."""
+    return {name: value + other[name] for name, value in one.items() if name in other}
 
 
 def count(holder: Holder, rules: Mapping[str, Tensor] | None = None) -> Counts:
-    """The pairs that a holder recalls, and those that the matrices of rules recall."""
-    stored = holder.association
+    """The pairs that a holder recalls, and those that the matrices of rules recall; a head may have none."""
+    stored, n = holder.association, len(holder.association.keys)
     limits = holder.limits or matrix_limits(stored, holder.rank)
     if limits is not None and not math.isfinite(limits.at_values):
         limits = None  # so few rivals that any number fits
-    learned, each = float(stored.recalled(holder.memory).sum()), math.log2(max(competing(stored), 1))
-    return Counts(
-        float(len(stored.keys)),
-        len(stored.keys) * stored.chance,
-        learned,
-        {rule: float(stored.recalled(W).sum()) for rule, W in (rules or {}).items()},
-        limits,
-        learned * each,
-        0.0 if limits is None else limits.at_values * each,
-        holder.n_parameters,
-    )
+    each = math.log2(max(competing(stored), 1)) if n else 0.0
+    guessed, learned = n * stored.chance if n else 0.0, float(stored.recalled(holder.memory).sum()) if n else 0.0
+    by_rule = {rule: float(stored.recalled(W).sum()) for rule, W in (rules or {}).items()}
+    fits = 0.0 if limits is None else limits.at_values
+    bits = {"learned": learned * each, "guessed": guessed * each, "limit": fits * each}
+    ideal = max(by_rule.values(), default=None if n else 0.0)
+    if not n:
+        by_rule = dict.fromkeys(("hebbian", "least_squares"), 0.0)
+    return Counts(float(n), guessed, learned, by_rule, ideal, limits, bits, holder.n_parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,8 +203,9 @@ class Part:
         return sum(counts[1:], start=counts[0])
 
     def named(self, measured: Iterable[Measurement]) -> list[Measurement]:
-        """Measurements as those of this part."""
-        return [one.placed({"memory": self.name}) for one in measured]
+        """Measurements as those of this part; the short table shows pairs and margins."""
+        found = [one.placed({"memory": self.name}) for one in measured]
+        return [one if one.quantity.group.name in IN_SHORT_TABLE else _unannounced(one) for one in found]
 
     def measurements(self, counts: Counts, head: int | None = None) -> list[Measurement]:
         """The pairs, and if not of one head only, how full the part is and how many bits it holds."""
@@ -216,11 +220,12 @@ class Part:
             return self.named(found)
         if "least_squares" in counts.rules:
             found.append(self.group.measurement(counts.rules["least_squares"], rule="least_squares"))
-        bits = counts.bits / counts.n_parameters
-        found.append(BITS.measurement(bits, limit=counts.bits_of_limit / counts.n_parameters if p_c else None))
+        bits = {name: value / counts.n_parameters for name, value in counts.bits.items()}
+        found.append(BITS.measurement(bits["learned"], limit=bits["limit"] if p_c else None, chance=bits["guessed"]))
         if limits is not None and p_c:
-            load, guessed = counts.pairs / p_c, counts.guessed / p_c
-            found.append(UTILISATION.measurement(counts.learned / p_c, ideal=load, chance=guessed))
+            best = None if ideal is None else ideal / p_c
+            found.append(UTILISATION.measurement(counts.learned / p_c, ideal=best, chance=counts.guessed / p_c))
+            found.append(UTILISATION.measurement(counts.pairs / p_c, measure="load"))
             found.append(UTILISATION.measurement(p_c, measure="capacity"))
             found.append(UTILISATION.measurement(limits.own_values, measure="capacity_own_values"))
         return self.named(found)
@@ -230,19 +235,11 @@ class Part:
 @torch.no_grad()
 def parts(model: ToyTransformer, task: Task) -> list[Part]:
     """The parts of a model that should hold a memory; those with a vector or weight that is not a number left out."""
-    by_name: dict[str, list[Holder]] = {}
-    for holder in task.holders(model):
-        if len(holder.association.keys) and _is_finite(holder):
-            by_name.setdefault(holder.name, []).append(holder)
-    bare = [
-        Part(
-            name,
-            next((one for one in held if one.head is None), None),
-            [one for one in held if one.head is not None],
-            PAIRS,
-        )
-        for name, held in by_name.items()
-    ]
+    bare = []
+    for name, (wholes, heads) in by_name(filter(_is_finite, task.holders(model))).items():
+        whole = None if wholes == heads else wholes[0]
+        if any(len(holder.association.keys) for holder in wholes):
+            bare.append(Part(name, whole, heads, PAIRS))
     group = replace(PAIRS, headline=tuple(_headlines(bare, task)))
     return [replace(part, group=group) for part in bare]
 
@@ -256,11 +253,16 @@ def _headlines(found: Sequence[Part], task: Task) -> Iterator[Headline]:
         yield Headline(part.name, f"{job}: {recalled}" if job else recalled, rank)
 
 
+def _unannounced(measured: Measurement) -> Measurement:
+    quantity = measured.quantity
+    return replace(measured, quantity=replace(quantity, group=replace(quantity.group, headline=())))
+
+
 def _of_head(head: Holder) -> dict[str, Tensor]:
     """What the rules make of the pairs of one head; nothing if these are so many that it would take seconds."""
     stored = head.association
-    small = len(stored.keys) * len(stored.values) <= MANY
-    return best_matrices(stored, head.rank, margin=False) if small else {}
+    small = 0 < len(stored.keys) * len(stored.values) <= MANY
+    return best_matrices(stored, head.rank, quick=True) if small else {}
 
 
 def _is_finite(holder: Holder) -> bool:
@@ -294,55 +296,3 @@ def _spectrum(holder: Holder) -> list[Measurement]:
 
 def _is_cheap(measured: Measurement) -> bool:
     return measured.quantity.at.get("measure") in GLANCE.get(measured.quantity.group.name, ())
-
-
-@dataclass(eq=False)
-class _Figures:
-    """What the further figures show, a panel for each part."""
-
-    margins: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    largest: dict[str, dict[str, float]] = field(default_factory=dict)
-    scores: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    levels: dict[str, dict[str, float]] = field(default_factory=dict)
-    spectra: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-
-    def add(self, holder: Holder, unit: float, possible: float | None) -> None:
-        """A panel in each figure."""
-        name, stored, memory = holder.name, holder.association, holder.memory
-        margins = exact(stored.margins(memory)) / unit
-        self.margins[name] = {"margin": margins[margins.isfinite()].numpy()}
-        self.largest[name] = {"not recalled below": 0.0}
-        if possible:
-            self.largest[name]["largest possible minimum (theory)"] = possible
-        self.scores[name] = score_samples(stored, memory)
-        self.levels[name] = score_levels(stored) if isinstance(memory, Tensor) else {}
-        spectra = compared_spectra(memory, len(stored.keys)) if isinstance(memory, Tensor) else {}
-        if spectra:
-            self.spectra[name] = spectra
-
-    @property
-    def details(self) -> dict[str, Callable[[], object]]:
-        """The figures by name, each drawn from what is here."""
-        unit = "in standard deviations of a score"
-
-        def margins() -> object:
-            from toytf.figures import histograms
-
-            return histograms(self.margins, "Margins", lines=self.largest, x=f"margin, {unit}")
-
-        def scores() -> object:
-            from toytf.figures import histograms
-
-            return histograms(self.scores, "Scores", lines=self.levels, x=f"score, {unit}")
-
-        def spectrum() -> object:
-            from toytf.figures import ranked
-
-            return ranked(self.spectra, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")
-
-        drawn = {
-            "margins": (self.margins, margins),
-            "scores": (self.scores, scores),
-            "spectrum": (self.spectra, spectrum),
-        }
-        return {name: draw for name, (content, draw) in drawn.items() if content}

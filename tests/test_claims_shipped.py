@@ -13,6 +13,7 @@ from toytf.claims import load_claim
 from toytf.config.plugins import plugins
 from toytf.config.shipped import claim_files
 from toytf.experiments.capacity.config import CapacityConfig
+from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.launch import run_config
 from toytf.measurement import KINDS, flat, reference_name
 from toytf.runs import Run
@@ -28,6 +29,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], s
         done = run_config(tiny(config), tmp_path_factory.mktemp("claims") / "run", resume=False)
         if isinstance(config, CapacityConfig):
             return _with_sizes(done, small_sizes(config))
+        if isinstance(config, FillingConfig):  # what has not broken yet in so few sizes has a column and no value
+            at_sizes = ({"size": {config.case_sizes[0]: size}} for size in config.case_sizes)
+            return {*done.columns}.union(*(_with_sizes(done, given) for given in at_sizes))
         return {*done.history.columns, *done.summary}
 
     return names

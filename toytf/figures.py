@@ -1,6 +1,5 @@
 """Plotly figures from rows and arrays: pure functions, used by the page and in notebooks alike."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,7 @@ def curves(
     for i, (label, value) in enumerate(levels.items()):
         line = {"dash": ("dash", "dashdot", "longdash")[i % 3], "width": 1, "color": "gray"}
         figure.add_trace(go.Scatter(x=ends, y=[value, value], name=label, line=line, mode="lines"))
-    return _styled(figure, title, x="step")
+    return styled(figure, title, x="step")
 
 
 def attention_map(
@@ -100,10 +99,10 @@ def attention_map(
     figure.update_xaxes(**axis(tokens), title="key", constrain="domain")
     if heads is not None:
         figure.update_xaxes(tickangle=-90)
-        return _styled(figure, title, height=240 + 24 * len(heads))
+        return styled(figure, title, height=240 + 24 * len(heads))
     figure.update_xaxes(tickangle=0)
     figure.update_yaxes(title="query", scaleanchor="x", constrain="domain")
-    return _styled(figure, title, height=600)
+    return styled(figure, title, height=600)
 
 
 def heat_maps(
@@ -138,7 +137,7 @@ def heat_maps(
         figure.update_yaxes(
             **_named_ticks(row_names), title=y if column == 1 else "", autorange="reversed", row=row, col=column
         )
-    return _styled(figure, title, height=140 + 380 * rows).update_layout(margin_t=90)  # room for the panels' titles
+    return styled(figure, title, height=140 + 380 * rows).update_layout(margin_t=90)  # room for the panels' titles
 
 
 def fractions(columns: Mapping[str, Sequence[float]], rows: Sequence[str], title: str) -> go.Figure:
@@ -147,7 +146,7 @@ def fractions(columns: Mapping[str, Sequence[float]], rows: Sequence[str], title
         z=np.array([*columns.values()]).T, x=list(columns), y=list(rows), zmin=0, zmax=1, colorscale="Viridis",
         texttemplate="%{z:.2f}", hovertemplate="%{y} %{x}: %{z:.3f}<extra></extra>",
     )  # fmt: skip
-    figure = _styled(go.Figure(heat), title, height=160 + 40 * len(rows))
+    figure = styled(go.Figure(heat), title, height=160 + 40 * len(rows))
     return figure.update_yaxes(autorange="reversed")
 
 
@@ -183,45 +182,7 @@ def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Referenc
         marker = {"symbol": symbol, "size": 10, "color": "black", "line_width": 2}
         figure.add_trace(go.Scatter(x=values, y=names, mode="markers", name=label, marker=marker))
     figure.update_yaxes(autorange="reversed")
-    return _styled(figure, "", height=120 + 26 * len(names))
-
-
-def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> go.Figure:
-    """How full matrices are: a bar up to what fits, with marks for the pairs to hold and for what is recalled of them.
-
-    parts[name] has `pairs`, `learned`, `ideal`, `hebbian`, and `limit` if it is known.
-    """
-    names = list(parts)
-    figure = go.Figure(
-        go.Bar(
-            x=[part.get("limit", part["pairs"]) for part in parts.values()], y=names, orientation="h", width=0.5,
-            marker={"color": "#dfe6ee", "line": {"color": "#8899aa", "width": 1}}, name="what fits: the capacity limit",
-            text=[
-                f"{part['learned']:,.0f} of {part['pairs']:,.0f} pairs"
-                + (f", room for {part['limit']:,.0f}" if "limit" in part else "")
-                for part in parts.values()
-            ],
-            textposition="outside", hovertemplate="%{y}: room for %{x:,.0f} pairs<extra></extra>",
-        )
-    )  # fmt: skip
-    marks = {
-        "pairs": ("pairs to hold", "line-ns-open", COLOURS[7], 22),
-        "hebbian": ("Hebbian matrix", "square-open", COLOURS[1], 15),
-        "ideal": ("ideal: the best matrix", "diamond-open", COLOURS[2], 15),
-        "learned": ("learned", "circle", "black", 9),
-    }
-    for key, (label, symbol, colour, size) in marks.items():
-        marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 2, "color": colour}}
-        figure.add_trace(
-            go.Scatter(
-                x=[part.get(key) or None for part in parts.values()], y=names, mode="markers", name=label,
-                marker=marker, hovertemplate=f"%{{y}}: {label} %{{x:,.0f}}<extra></extra>",
-            )
-        )  # fmt: skip
-    largest = max(max(part.values()) for part in parts.values())
-    figure.update_xaxes(type="log", range=[0, math.log10(max(largest, 10)) * 1.35], dtick=1)
-    figure.update_yaxes(autorange="reversed")
-    return _styled(figure, "Pairs in each matrix, and how many fit", x="pairs", height=170 + 60 * len(names))
+    return styled(figure, "", height=120 + 26 * len(names))
 
 
 def histograms(
@@ -328,7 +289,7 @@ def scaling_curves(
         figure.add_trace(go.Scatter(x=ticks, y=[*map(guide, ticks)], name=label, mode="lines", line=dotted))
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
     figure.update_yaxes(type="log" if log_y else "linear", title=y)
-    return _styled(figure, title, x=x, height=520)
+    return styled(figure, title, x=x, height=520)
 
 
 def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, Series]:
@@ -398,10 +359,11 @@ def _styled_panels(figure: go.Figure, title: str, *, x: str, rows: int) -> go.Fi
     """The axis named and the legend shown once, below the last panel, however many there are."""
     height = 160 + 240 * max(rows, 1)
     figure.update_xaxes(title=x, row=max(rows, 1))
-    return _styled(figure, title, height=height).update_layout(legend_y=-80 / height)
+    return styled(figure, title, height=height).update_layout(legend_y=-80 / height)
 
 
-def _styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 400) -> go.Figure:
+def styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 400) -> go.Figure:
+    """A figure with a title and the look of all figures."""
     figure.update_layout(
         title={"text": title, "font_size": 15},
         template="plotly_white",

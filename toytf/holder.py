@@ -1,6 +1,6 @@
 """Where a model holds a memory: what should be stored there, what was learned, and how much fits."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +36,18 @@ class Holder:
     """What it is for, in a phrase."""
     limits: Limits | None = None
     """How many pairs fit; None: as many as in a matrix of this shape and rank (`matrix_limits`)."""
+
+
+def by_name(held: Iterable[Holder]) -> dict[str, tuple[list[Holder], list[Holder]]]:
+    """For each name the holders that together are the whole, and those of single heads."""
+    found: dict[str, list[Holder]] = {}
+    for holder in held:
+        found.setdefault(holder.name, []).append(holder)
+    parts = {}
+    for name, own in found.items():
+        heads = [holder for holder in own if holder.head is not None]
+        parts[name] = ([holder for holder in own if holder.head is None] or heads, heads)
+    return parts
 
 
 @shared

@@ -24,7 +24,7 @@ from tasks.factual.memories import DRAWS, factual_memories
 from tasks.factual.tables import FactTables, fact_tables, subject_answers, why_no_tables
 from toytf.holder import Holder, holders
 from toytf.memory import Association
-from toytf.memory.limits import Limits, different_keys
+from toytf.memory.limits import Limits, different_keys, matrix_limits
 from toytf.models.transformer import ToyTransformer
 from toytf.theory import selector_capacity, top_energy
 
@@ -55,7 +55,7 @@ def own_head(tables: FactTables, task: "FactualTask") -> Int[Tensor, "token"]:
 
 
 def selectors(task: "FactualTask", model: ToyTransformer, tables: FactTables) -> Iterator[Holder]:
-    """W_KQ1 of every head that has own tokens: one vector k_h, asked with the one question of the end token.
+    """W_KQ1 of every head: one vector k_h, asked with the one question of the end token.
 
     None where the relation comes last: then every relation asks with a vector of its own, the heads fall back on the
     token that asks, and no one vector is the selector.
@@ -64,7 +64,9 @@ def selectors(task: "FactualTask", model: ToyTransformer, tables: FactTables) ->
         return
     d, phi, others = model.config.d_model, tables.vectors, range(task.noise.start, task.end + 1)
     fit = selector_capacity(d, len(others))
-    for head, own in _own_tokens(own_head(tables, task)):
+    owner = own_head(tables, task)
+    for head in range(model.config.attention.n_heads):  # one without tokens could hold some
+        own = (owner == head).nonzero()[:, 0]
         n, names = len(own), [task.token_names[z] for z in (*own.tolist(), *others)]
         may_compete = torch.ones(n, len(others), dtype=torch.bool, device=task.device)
         stored = Association(
@@ -155,7 +157,9 @@ def values(task: "FactualTask", model: ToyTransformer, tables: FactTables, asked
         U, names = model.unembed.W_U.detach().T, task.table.answer_names
         stored = Association(keys, U, own.targets, None, own.candidates, own.key_names, names)
         rank = len(heads) * width if len(heads) * width < min(W.shape) else None
-        limits = set_limits(stored, rank) if own.of_relations else None
+        limits = set_limits(stored, rank) if own.of_relations else matrix_limits(stored, rank)
+        if len(heads) > 1 and limits is not None:
+            limits = _at_most_by_head(limits, stored, config.d_model, width, len(heads), of_sets=own.of_relations)
         yield Holder(asked.name, stored, W, len(heads) * weights, rank, head, asked.job, limits)
 
 
@@ -177,6 +181,13 @@ def set_limits(association: Association, rank: int | None) -> Limits | None:
     return Limits(fit, fit)
 
 
+def _at_most_by_head(limits: Limits, stored: Association, d: int, width: int, n_heads: int, *, of_sets: bool) -> Limits:
+    """What all heads hold together is at most what each alone would hold of the same pairs, of rank d_head each."""
+    alone = replace(stored, keys=stored.keys[:, :d])
+    each = set_limits(alone, min(width, *alone.keys.shape)) if of_sets else matrix_limits(alone, width)
+    return limits if each is None else Limits(*(min(a, n_heads * b) for a, b in zip(limits, each, strict=True)))
+
+
 def _read(
     tables: FactTables, W_OV: Float[Tensor, "head d d"], heads: list[int], tokens: Int[Tensor, "n"]
 ) -> tuple[Float[Tensor, "n d_in"], Float[Tensor, "d d_in"]]:
@@ -193,12 +204,6 @@ def _read(
         basis = torch.linalg.qr(keys.T).Q
         keys, W = keys @ basis, W @ basis
     return keys[row], W
-
-
-def _own_tokens(owner: Int[Tensor, "token"]) -> Iterator[tuple[int, Int[Tensor, "own"]]]:
-    """The heads that have tokens, and which."""
-    for head in torch.unique(owner).tolist():
-        yield head, (owner == head).nonzero()[:, 0]
 
 
 def _is_finite(holder: Holder) -> bool:

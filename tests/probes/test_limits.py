@@ -15,6 +15,7 @@ from toytf.build import build_model, build_probe, build_task
 from toytf.config.plugins import load_config, plugins
 from toytf.measurement import as_row
 from toytf.memory import hebbian
+from toytf.memory.limits import best_matrices, matrix_limits
 from toytf.memory.measures import measure_margins, measure_scores, measure_spectrum
 from toytf.models import Slot, ToyTransformer
 from toytf.probe import ProbeResult
@@ -87,7 +88,7 @@ def test_the_limit_is_the_capacity_of_the_theory_at_the_values_present_and_with_
     assert found["utilisation/W_OV2/capacity"] == pytest.approx(32**2 / 4.22, rel=0.01)
     assert found["utilisation/W_OV2/capacity_own_values"] == pytest.approx(181.8, rel=0.015)
     assert result.references["pairs/W_OV2"].limit == found["utilisation/W_OV2/capacity"]
-    assert result.references["utilisation/W_OV2"].ideal == pytest.approx(0.27, abs=0.005)
+    assert found["utilisation/W_OV2/load"] == pytest.approx(0.27, abs=0.005)
     assert found["utilisation/W_OV2"] == pytest.approx(found["pairs/W_OV2"] / found["utilisation/W_OV2/capacity"])
 
 
@@ -131,7 +132,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, "toytf.Run"]:
     fast = {"threads": 1, "device": "cpu", "logging.wandb": "off"}
     small = {
         "quickstart": {"model.d_model": 24, "train.steps": 40, "task.triggers": "random", "probes": ["limits"]},
-        "factual/quick": {"model.d_model": 16, "train.steps": 60, "probes": ["limits"]},
+        "factual/quick": {"train.steps": 40, "probes": ["limits"]},
     }
     return {
         name: toytf.run(CONFIGS / f"{name}.yaml", overrides | fast, out=folder / name.replace("/", "_"))
@@ -141,16 +142,34 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, "toytf.Run"]:
 
 @pytest.mark.parametrize("name", ["quickstart", "factual/quick"])
 def test_hebbian_is_at_most_ideal_and_all_are_at_most_the_limit(trained: dict[str, "toytf.Run"], name: str):
-    """Of pairs beyond the limit a guess may recall some, and matrices of this size hold up to 5 % more than theory."""
+    """The limit is about recalling all pairs: of more pairs than fit, those that are easiest may be more than that."""
     summary = trained[name].summary
     memories = [metric for metric in summary if metric.startswith("pairs/") and "/head" not in metric]
     assert len(memories) > 3
     for metric in memories:
         if f"limit/{metric}" in summary:
             learned, hebb, ideal, limit = (summary[f"{kind}{metric}"] for kind in ("", "hebbian/", "ideal/", "limit/"))
-            possible = limit if ideal <= limit else 1.06 * limit + summary[f"chance/{metric}"]
-            assert hebb <= ideal <= possible
-            assert learned <= possible
+            if summary[f"{metric.replace('pairs', 'utilisation')}/load"] <= 1:
+                assert learned <= limit and ideal <= limit
+            assert hebb <= ideal
+
+
+@pytest.mark.parametrize("name", ["quickstart", "factual/quick"])
+def test_the_largest_margin_recalls_at_least_what_the_sum_does_and_all_that_fit(
+    trained: dict[str, "toytf.Run"], name: str
+):
+    """Where the load is at most .8: some memories have 5 % less room than theory says."""
+    run = trained[name].trained
+    seen = 0
+    for holder in run.task.holders(run.model()):
+        stored, limits = holder.association, holder.limits or matrix_limits(holder.association, holder.rank)
+        fits = limits is not None and len(stored.keys) <= 0.8 * limits.at_values
+        if holder.head is None and fits and not holder.name.startswith("FF"):  # both layers have that limit
+            built = best_matrices(stored, holder.rank)
+            hebb, largest = (int(stored.recalled(built[rule]).sum()) for rule in ("hebbian", "max_margin"))
+            assert hebb <= largest == len(stored.keys) <= limits.at_values
+            seen += 1
+    assert seen
 
 
 def test_a_training_has_counted_pairs_at_every_evaluation(trained: dict[str, "toytf.Run"]):

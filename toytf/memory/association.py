@@ -93,6 +93,14 @@ class Association:
             for z in wrong
         ]
 
+    def some(self, chosen: Int[Tensor, "k"]) -> "Association":
+        """Some of the pairs, against all their rivals."""
+        names = None if self.key_names is None else tuple(self.key_names[z] for z in chosen.tolist())
+        weights, candidates = (None if part is None else part[chosen] for part in (self.weights, self.candidates))
+        return Association(
+            self.keys[chosen], self.values, self.targets[chosen], weights, candidates, names, self.value_names
+        )  # fmt: skip
+
     def key_name(self, z: int) -> str:
         """The name of key z, or its number."""
         return self.key_names[z] if self.key_names else str(z)

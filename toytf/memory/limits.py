@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from toytf.memory.association import Association
@@ -21,9 +21,6 @@ the limit."""
 
 FEW = 60
 """Steps towards any matrix that stores: it takes some 20 at nine tenths of the limit."""
-
-SHARES = (1.05, 1.0, 0.95, 0.9, 0.8, 0.6, 0.4)
-"""Fractions of the limit at which it is tried to store some of the pairs, if not all can be stored."""
 
 WORK = 1e10
 """Multiplications that these steps may take; a large memory gets fewer steps."""
@@ -65,74 +62,86 @@ def matrix_limits(association: Association, rank: int | None = None) -> Limits |
 
 
 def best_matrices(
-    association: Association, rank: int | None = None, *, margin: bool = True
+    association: Association, rank: int | None = None, *, quick: bool = False
 ) -> dict[str, Float[Tensor, "d_out d_in"]]:
     """The matrices that rules make of the same vectors, of a rank at most.
 
     hebbian:        Σ_z u_{f(z)} e_zᵀ
     least_squares:  scores as near as possible to one-hot (`bi_whitened`)
     max_margin:     the largest smallest margin
-    chosen:         only where max_margin does not recall all pairs: about as many as fit are stored, the others not
+    easiest:        only where max_margin does not recall all pairs: those that are easiest to store (`store_easiest`)
 
     The first two are cut to their largest singular values if the rank says so; for the others factors are searched.
-    Not `margin`: any matrix that recalls all pairs will do as max_margin, which takes a tenth of the time.
+    quick: any matrix that recalls all pairs will do as max_margin, and there is none of the easiest.
     """
     (m, d_out), iterations = association.values.shape, _iterations(association)
     if rank is not None and rank >= min(association.keys.shape[1], d_out, different_keys(association), m):
         rank = None
     found = {"hebbian": hebbian(association), "least_squares": bi_whitened(association)}
     if rank is None:
-        found["max_margin"] = _largest_margin(association, iterations, margin=margin)
+        found["max_margin"] = _largest_margin(association, iterations, quick=quick)
     else:
+        found["max_margin"] = decide_rank(association, rank, iterations=min(iterations, FEW)).W
         found = {name: _cut(W, rank) for name, W in found.items()}
-        found["max_margin"] = decide_rank(association, rank, iterations=iterations).W
-    if not bool(association.recalled(found["max_margin"]).all()):
-        found["chosen"] = _chosen(association, rank, iterations)
+    if not quick and not bool(association.recalled(found["max_margin"]).all()):
+        trained = train_matrix(association, generator(0, "limits"), rank, steps=iterations)
+        large = rank is not None or iterations < ITERATIONS
+        found["easiest"] = trained if large else store_easiest(association, trained, iterations=FEW, resolution=0.05)
     return found
 
 
-def _largest_margin(association: Association, iterations: int, *, margin: bool) -> Float[Tensor, "d_out d_in"]:
-    """The matrix of largest margin, or one that stores all if the first does not; not `margin`: any that stores."""
+def train_matrix(
+    association: Association, random: torch.Generator, rank: int | None = None, *, steps: int
+) -> Float[Tensor, "d_out d_in"]:
+    """What Adam finds on the cross-entropy of the pairs alone: any matrix, or one of a rank."""
+    with torch.enable_grad():
+        if rank is None:
+            W = train_linear(association, random, steps=steps).memory
+        else:
+            W = train_low_rank(association, rank, random, steps=steps).memory
+    assert isinstance(W, Tensor)
+    return W
+
+
+def store_easiest(
+    association: Association,
+    first: Float[Tensor, "d_out d_in"],
+    rank: int | None = None,
+    *,
+    iterations: int = 1000,
+    resolution: float = 0.01,
+) -> Float[Tensor, "d_out d_in"]:
+    """Of more pairs than fit, store as many as can be, those with the largest margins in `first` before others.
+
+    By bisection in their number, to a fraction of all pairs. What is given is the matrix that recalled most, which may
+    be `first` itself. A lower bound on what is possible: which pairs to give up is a hard question.
+    """
+    order = association.margins(first).argsort(descending=True)
+    best, most = first, int(association.recalled(first).sum())
+    fit, too_many = 0, len(order) + 1
+    while too_many - fit > max(1, int(resolution * len(order))):
+        n = (fit + too_many) // 2
+        some = association.some(order[:n])
+        decision = (
+            decide(StorageProblem.of(some), iterations=iterations)[0] if rank is None else decide_rank(some, rank)
+        )
+        fit, too_many = (n, too_many) if decision.status is Status.FEASIBLE else (fit, n)
+        W = decision.W if rank is None else _cut(decision.W, rank)
+        recalled = int(association.recalled(W).sum())
+        best, most = (W, recalled) if recalled > most else (best, most)
+    return best
+
+
+def _largest_margin(association: Association, iterations: int, *, quick: bool) -> Float[Tensor, "d_out d_in"]:
+    """The matrix of largest margin, or one that stores all if the first does not; quick: any that stores."""
     problem = StorageProblem.of(association)
-    if not margin:
+    if quick:
         return decide(problem, iterations=min(iterations, FEW))[0].W
     best = maximise_margin(problem, iterations=iterations, insist=False)[0]
     if best.margin_lower > 0 or iterations < ITERATIONS:
         return best.W
     first = decide(problem, iterations=FEW)[0]
     return first.W if first.status is Status.FEASIBLE else best.W
-
-
-def _chosen(association: Association, rank: int | None, iterations: int) -> Float[Tensor, "d_out d_in"]:
-    """A matrix that stores some of the pairs: the first share of the limit that can be stored, easiest pairs first.
-
-    Which are easy is seen from a training on all pairs (Adam on the cross-entropy), always with the same start. If none
-    of the shares can be stored, or for a large memory, what that training found.
-    """
-    with torch.enable_grad():
-        random, steps = generator(0, "limits"), {"steps": iterations}
-        trained = (
-            train_linear(association, random, **steps)
-            if rank is None
-            else train_low_rank(association, rank, random, **steps)
-        )
-    limits = matrix_limits(association, rank)
-    easiest = association.margins(trained.memory).argsort(descending=True)
-    fits = 0.0 if limits is None or iterations < ITERATIONS else limits.at_values
-    for share in SHARES if fits else ():
-        some = _pairs(association, easiest[: int(share * fits)])
-        stored = decide_rank(some, rank) if rank is not None else decide(StorageProblem.of(some), iterations=FEW)[0]
-        if stored.status is Status.FEASIBLE:
-            return stored.W
-    assert isinstance(trained.memory, Tensor)
-    return trained.memory
-
-
-def _pairs(association: Association, some: Int[Tensor, "k"]) -> Association:
-    candidates = None if association.candidates is None else association.candidates[some]
-    return Association(
-        association.keys[some], association.values, association.targets[some], candidates=candidates
-    )  # fmt: skip
 
 
 def competing(association: Association) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.association import Association, Readable, exact
-from toytf.memory.limits import competing, matrix_limits
+from toytf.memory.limits import competing, different_keys, matrix_limits
 from toytf.theory import (
     extreme_level,
     gaussian_singular_values,
@@ -102,7 +102,7 @@ def measure_margins(association: Association, memory: Readable) -> list[Measurem
         shortest, middle, mean = rivalled.min(), rivalled.quantile(0.5), rivalled.mean()
         metrics |= {"min": float(shortest) / unit, "median": float(middle) / unit, "mean": float(mean) / unit}
         n_values = competing(association)
-        if isinstance(memory, Tensor) and n_values > 1:
+        if isinstance(memory, Tensor) and n_values > 1 and _is_plain(association):
             theory["min"] = maximal_margin(len(margins), *_dimensions(association), n_values=n_values)
     return _measurements(MARGIN, metrics, theory)
 
@@ -128,7 +128,7 @@ def measure_scores(association: Association, memory: Readable) -> list[Measureme
     if len(rivals) > 1:
         metrics["rival_spread"] = float(rivals.std(correction=0)) / unit
     n_values = competing(association)
-    if n_values < 2:
+    if n_values < 2 or not _is_plain(association):
         return _measurements(SCORES, metrics, {})
     d_in, d_out = _dimensions(association)
     stretch = math.sqrt(d_out / min(d_out, n_values - 1))  # fewer values are longer in the space of their differences
@@ -149,7 +149,7 @@ def score_samples(association: Association, memory: Readable) -> dict[str, Float
 def score_levels(association: Association) -> dict[str, float]:
     """Where theory expects the right scores of the best and the Hebbian weights, and the largest of normal rivals."""
     n, m = len(association.keys), len(association.values)
-    if m < 2:
+    if m < 2 or not _is_plain(association):
         return {}
     return {
         "t*: best weights at capacity": optimum_scores(m).mean,
@@ -277,6 +277,11 @@ def _rms(vectors: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 def _dimensions(association: Association) -> tuple[int, int]:
     """d_in and d_out."""
     return association.keys.shape[1], association.values.shape[1]
+
+
+def _is_plain(association: Association) -> bool:
+    """Does every key have a vector of its own, and do all values compete for it? Theory of margins is about that."""
+    return association.candidates is None and different_keys(association) == len(association.keys)
 
 
 _gaussian_quantiles = functools.cache(gaussian_singular_values)

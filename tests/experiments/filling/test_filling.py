@@ -152,7 +152,7 @@ def _planted(n: int, loads: dict[int, float], by_rule: dict[str, list[float]]) -
         of_pairs = {"hebbian": counts["hebbian"], "ideal": counts["best"], "limit": n / load}
         rows.append({**case, "group": "pairs", "value": counts["learned"], **of_pairs})
         rows.append({**case, "group": "pairs", "rule": "least_squares", "value": counts["least_squares"]})
-        rows.append({**case, "group": "utilisation", "value": 0.1, "ideal": load})
+        rows.append({**case, "group": "utilisation", "measure": "load", "value": load})
         rows.append({**case, "group": "utilisation", "measure": "capacity", "value": n / load})
     return (
         pd.DataFrame(rows)

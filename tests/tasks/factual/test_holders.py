@@ -24,7 +24,7 @@ from toytf.memory.limits import best_matrices, matrix_limits
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
-from toytf.theory import selector_capacity
+from toytf.theory import selector_capacity, statistical_dimension
 
 RELU = {"kind": "relu", "width": 192, "init": "normal_over_d"}
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -198,7 +198,7 @@ def test_hebbian_holds_at_most_what_the_best_does_and_the_best_no_more_than_fits
     for holder in setting(name)[0].holders(setting(name)[1]):
         if holder.name == "W_KQ1" or holder.head is None:
             stored = holder.association
-            best = best_matrices(stored, holder.rank, margin=False)
+            best = best_matrices(stored, holder.rank, quick=True)
             hebbian, most = (int(stored.recalled(best[rule]).sum()) for rule in ("hebbian", "max_margin"))
             limits = holder.limits or matrix_limits(stored, holder.rank)
             assert limits is not None
@@ -215,7 +215,23 @@ def test_parts_know_their_size() -> None:
         if holder.name == "W_KQ1":
             assert holder.limits == (selector_capacity(d, others),) * 2
         elif holder.name == "W_OV1":
-            assert holder.limits is None  # as in any matrix
+            assert holder.limits == matrix_limits(holder.association, holder.rank)  # few subjects: as in any matrix
+
+
+def test_many_subjects_fit_only_as_far_as_each_head_has_room() -> None:
+    """256 subjects, 4 heads of width 8 at d = 64: each holds d² ω²(1/8) / δ(8) facts, ω² = .376, all four times that."""
+    task, model = built({"n_subjects": 256}, {"attention": {"n_heads": 4, "d_head": 8}})
+    limits = whole(task, model, "W_OV1").limits
+    assert limits is not None
+    one = 64**2 * 0.376 / statistical_dimension(8).value
+    assert limits.at_values == pytest.approx(4 * one, rel=0.02)
+
+
+def test_a_head_without_tokens_could_hold_some() -> None:
+    task, model = setting("untrained")
+    selecting = found(task, model, "W_KQ1")
+    assert len(selecting) == model.config.attention.n_heads
+    assert sum(len(holder.association.keys) for holder in selecting) == 32
 
 
 def test_the_rank_is_the_width_of_the_heads_unless_few_tokens_ask() -> None:
@@ -290,7 +306,7 @@ def test_what_has_no_rival_or_no_meaning_is_not_asked(task: dict[str, Any], name
     facts, model = built(task, {})
     assert {holder.name for holder in facts.holders(model)} == names | {"W_KQ1"}
     for holder in facts.holders(model):
-        best_matrices(holder.association, holder.rank, margin=False)
+        best_matrices(holder.association, holder.rank, quick=True)
         assert holder.limits or matrix_limits(holder.association, holder.rank)
 
 

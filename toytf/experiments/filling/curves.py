@@ -39,8 +39,8 @@ def recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
     )
     of_whole = table[table["head"].isna()]
     pairs = of_whole[of_whole["group"] == "pairs"]
-    usage = of_whole[(of_whole["group"] == "utilisation") & of_whole["measure"].isna()]
-    loads = usage[[*_CASE, "ideal"]].rename(columns={"ideal": "load"})
+    usage = of_whole[(of_whole["group"] == "utilisation") & (of_whole["measure"] == "load")]
+    loads = usage[[*_CASE, "value"]].rename(columns={"value": "load"})
     own = pairs[pairs["rule"].isna()]
     columns = {LEARNED: "value", "hebbian": "hebbian", "best": "ideal"}
     by_rule = [own[[*_CASE, "limit"]].assign(rule=rule, recalled=own[column]) for rule, column in columns.items()]

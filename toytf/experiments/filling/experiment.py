@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pandas as pd
 import torch
-from jaxtyping import Int
 
 from toytf.build import build_model, build_probe, build_task, pick_device
 from toytf.errors import UserError, nearest, shortened
@@ -20,13 +19,13 @@ from toytf.experiments.filling.curves import LEARNED, RULES, crossing, finite, r
 from toytf.experiments.filling.figures import filling_figures
 from toytf.experiments.study import Study
 from toytf.experiments.train.config import TrainExperimentConfig
-from toytf.holder import Holder
+from toytf.holder import Holder, by_name
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.association import Association, Readable
+from toytf.memory.limits import store_easiest, train_matrix
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rank import decide_rank
 from toytf.memory.solver import Decision, Status, decide
-from toytf.memory.trained import train_linear, train_low_rank
 from toytf.randomness import generator
 from toytf.report.story import listed
 from toytf.runs import Run
@@ -239,46 +238,20 @@ def storable(parts: Iterable[Holder]) -> float | None:
     return 1.0 if statuses == {Status.FEASIBLE} else None
 
 
-def most_recalled(parts: Sequence[Holder], first: Sequence[Readable]) -> float:
+def most_recalled(parts: Sequence[Holder], first: Sequence[torch.Tensor]) -> float:
     """The largest fraction of all pairs that matrices of the same shape and rank were found to recall.
 
-    first: what to begin with. The pairs that have the largest margins there are stored against all rivals, as many as
-    can be, by bisection. A lower bound: which pairs to give up is a hard question.
+    first: what to begin with (`store_easiest`).
     """
-    most = sum(_most_of(part, memory) for part, memory in zip(parts, first, strict=True))
-    return most / sum(len(part.association.keys) for part in parts)
+    return recall(parts, [store_easiest(part.association, W, part.rank) for part, W in zip(parts, first, strict=True)])
 
 
-def _most_of(part: Holder, memory: Readable) -> int:
-    stored = part.association
-    order = stored.margins(memory).argsort(descending=True)
-    most = int(stored.recalled(memory).sum())
-    fit, too_many = 0, len(order) + 1
-    while too_many - fit > max(1, len(order) // 100):
-        n = (fit + too_many) // 2
-        decision = _decide(_some(stored, order[:n]), part.rank)
-        fit, too_many = (n, too_many) if decision.status is Status.FEASIBLE else (fit, n)
-        most = max(most, int(stored.recalled(decision.W).sum()))
-    return most
-
-
-def _some(stored: Association, chosen: Int[torch.Tensor, "k"]) -> Association:
-    """Some of the pairs, with all their rivals."""
-    candidates = None if stored.candidates is None else stored.candidates[chosen]
-    return Association(stored.keys[chosen], stored.values, stored.targets[chosen], candidates=candidates)
-
-
-def train_alone(parts: Iterable[Holder], seed: int) -> list[Readable]:
+def train_alone(parts: Iterable[Holder], seed: int) -> list[torch.Tensor]:
     """Matrices of the same shape and rank after Adam on the pairs alone."""
-    found: list[Readable] = []
-    for i, part in enumerate(parts):
-        random = generator(seed, "pairs alone", part.name, i)
-        if part.rank is None:
-            trained = train_linear(part.association, random, steps=BARE_STEPS)
-        else:
-            trained = train_low_rank(part.association, part.rank, random, steps=BARE_STEPS)
-        found.append(trained.memory)
-    return found
+    return [
+        train_matrix(part.association, generator(seed, "pairs alone", part.name, i), part.rank, steps=BARE_STEPS)
+        for i, part in enumerate(parts)
+    ]
 
 
 def recall(parts: Sequence[Holder], memories: Iterable[Readable]) -> float:
@@ -301,10 +274,7 @@ def _decide(association: Association, rank: int | None) -> Decision:
 @torch.no_grad()
 def _contents(learner: SeedLearner) -> dict[str, list[Holder]]:
     """The parts that should hold each memory: the whole where there is one, else all heads."""
-    by_name: dict[str, list[Holder]] = {}
-    for holder in learner.task.holders(learner.model):
-        by_name.setdefault(holder.name, []).append(holder)
-    return {name: [one for one in parts if one.head is None] or parts for name, parts in by_name.items()}
+    return {name: wholes for name, (wholes, _) in by_name(learner.task.holders(learner.model)).items()}
 
 
 def _copy(memory: Readable) -> torch.Tensor | None:
