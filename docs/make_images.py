@@ -19,6 +19,7 @@ import torch
 from picture import GREY, INK, TITLE, Panel, Picture
 
 import toytf
+from toytf.experiments.filling.curves import recalls
 from toytf.memory import hebbian
 from toytf.theory import asymptotic_capacity
 
@@ -379,8 +380,44 @@ def limits() -> Picture:
     return picture
 
 
+def filling() -> Picture:
+    """Limits: recall against load, of W_OV2 of an induction head and of the hidden units of a factual model."""
+    picture = Picture(600)
+    styles = {
+        ("best", ""): ("the best matrix", INK, "solid"), ("bare", ""): ("trained on the pairs alone", GREY, "solid"),
+        ("least_squares", ""): ("least squares", GREY, "dash"), ("hebbian", ""): ("plain sum", GREY, "dot"),
+        ("learned", "together"): ("<b>learned, all together</b>", COLOURS["W_OV2"], "solid"),
+        ("learned", "alone"): ("<b>learned, alone behind<br>ideal attention</b>", COLOURS["W_KQ2"], "solid"),
+        ("accuracy", "together"): ("accuracy of the model,<br>all together", COLOURS["W_KQ1"], "solid"),
+    }  # fmt: skip
+    panels = {
+        ("limits/bigram", "W_OV2", "W_OV2_alone", "untrapped"): (80, 560, "<b>W_OV2 of an induction head</b>"),
+        ("limits/factual_mlp", "FF1", "FF1_alone", "fact"): (660, 1130, "<b>hidden units of a factual model</b>"),
+    }
+    for (config, memory, alone, role), (left, right, title) in panels.items():
+        picture.text(title, left, 8, size=TITLE)
+        panel = picture.panel(left, 50, right, 520)
+        table = recalls(run(config).table, role)
+        for (rule, setting), (_, colour, dash) in styles.items():
+            chosen = {"": alone, "alone": alone, "together": "together"}[setting]
+            own = table[(table["memory"] == memory) & (table["rule"] == rule) & (table["setting"] == chosen)]
+            mean = own.groupby("size")[["load", "recall"]].mean().sort_values("load")
+            if rule != "accuracy" or role == "fact":
+                panel.curve(mean["load"], mean["recall"], colour, dash=dash)
+        panel.curve([1, 1], [0, 1.05], "#cc0000", dash="dash")
+        panel.axis("x", title_text="load: pairs to hold / capacity", range=[0, 1.95], tickvals=[0, 0.5, 1, 1.5])
+        panel.axis("y", title_text="recall", range=[-0.02, 1.06], tickvals=[0, 0.5, 1], gridcolor=PALE)
+    for i, (text, colour, dash) in enumerate(styles.values()):
+        picture.text(
+            f"{'─' if dash == 'solid' else '╌' if dash == 'dash' else '┈'} {text}", 1160, 60 + 62 * i, colour=colour
+        )
+    picture.text("╎ capacity limit", 1160, 60 + 62 * len(styles), colour="#cc0000")
+    return picture
+
+
 PICTURES: dict[str, Callable[[], Picture]] = {
-    made.__name__: made for made in (front, circuit, attention, recalled, matrices, delay, plateau, capacity, limits)
+    made.__name__: made
+    for made in (front, circuit, attention, recalled, matrices, delay, plateau, capacity, limits, filling)
 }
 
 

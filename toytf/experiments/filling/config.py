@@ -59,6 +59,8 @@ class FillingConfig(SeededConfig):
         return self
 
     def _check_sizes(self) -> None:
+        for key, values in self.values.items():  # a key that there is not comes before any other mistake
+            self._training({}, {key: values[0]}, self.seeds[0], "sizes")
         lengths = {key: len(values) for key, values in self.values.items()}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{key} has {n}" for key, n in lengths.items())
@@ -94,14 +96,19 @@ class FillingConfig(SeededConfig):
         at = self.case_sizes.index(size)
         given = {key: values[at] for key, values in self.values.items()}
         given |= dict.fromkeys(self.follow_seed, seed % 2**32)  # seeds may be negative, those of tables not
+        shown = ", ".join(f"{key} = {value:g}" for key, value in given.items() if key in self.values)
+        return self._training(changes, given, seed, f"{label} with {shown}")
+
+    def _training(
+        self, changes: Mapping[str, Any], given: Mapping[str, Number], seed: int, label: str
+    ) -> TrainExperimentConfig:
         content: dict[str, Any] = {"experiment": "train", "seeds": (seed,), "device": self.device}
         content |= {name: getattr(self, name).model_dump() for name in SECTIONS}
         content["probes"] = [probe.model_dump() for probe in self.probes]
         content = overlay(content, changes)
         for key, value in given.items():
             content = overlay(content, _nested(key, value))
-        shown = ", ".join(f"{key} = {value:g}" for key, value in given.items() if key in self.values)
-        return validate(TypeAdapter(TrainExperimentConfig), content, f"{label} with {shown}")
+        return validate(TypeAdapter(TrainExperimentConfig), content, label)
 
     def needs(self) -> list[Need]:
         """Those of the training that needs most: there is one at a time."""
