@@ -219,7 +219,7 @@ def test_parts_know_their_size() -> None:
 
 
 def test_many_subjects_fit_only_as_far_as_each_head_has_room() -> None:
-    """256 subjects, 4 heads of width 8 at d = 64: each holds d² ω²(1/8) / δ(8) facts, ω² = .376, all four times that."""
+    """256 subjects, 4 heads of width 8 at d = 64: each holds d² ω²(1/8) / δ(8) facts, ω² = .376."""
     task, model = built({"n_subjects": 256}, {"attention": {"n_heads": 4, "d_head": 8}})
     limits = whole(task, model, "W_OV1").limits
     assert limits is not None
