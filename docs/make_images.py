@@ -387,12 +387,12 @@ def filling() -> Picture:
         ("best", ""): ("the best matrix", INK, "solid"), ("bare", ""): ("trained on the pairs alone", GREY, "solid"),
         ("least_squares", ""): ("least squares", GREY, "dash"), ("hebbian", ""): ("plain sum", GREY, "dot"),
         ("learned", "together"): ("<b>learned, all together</b>", COLOURS["W_OV2"], "solid"),
-        ("learned", "alone"): ("<b>learned, alone behind<br>ideal attention</b>", COLOURS["W_KQ2"], "solid"),
-        ("accuracy", "together"): ("accuracy of the model,<br>all together", COLOURS["W_KQ1"], "solid"),
+        ("learned", "alone"): ("<b>learned alone, attention<br>   written down and frozen</b>", COLOURS["W_KQ2"], "solid"),
+        ("accuracy", "together"): ("accuracy of the model,<br>   all together", COLOURS["W_KQ1"], "solid"),
     }  # fmt: skip
     panels = {
-        ("limits/bigram", "W_OV2", "W_OV2_alone", "untrapped"): (80, 560, "<b>W_OV2 of an induction head</b>"),
-        ("limits/factual_mlp", "FF1", "FF1_alone", "fact"): (660, 1130, "<b>hidden units of a factual model</b>"),
+        ("limits/bigram", "W_OV2", "W_OV2_alone", "untrapped"): (80, 510, "<b>W_OV2 of an induction head</b>"),
+        ("limits/factual_mlp", "FF1", "FF1_alone", "fact"): (610, 1040, "<b>hidden units of a factual model</b>"),
     }
     for (config, memory, alone, role), (left, right, title) in panels.items():
         picture.text(title, left, 8, size=TITLE)
@@ -409,9 +409,9 @@ def filling() -> Picture:
         panel.axis("y", title_text="recall", range=[-0.02, 1.06], tickvals=[0, 0.5, 1], gridcolor=PALE)
     for i, (text, colour, dash) in enumerate(styles.values()):
         picture.text(
-            f"{'─' if dash == 'solid' else '╌' if dash == 'dash' else '┈'} {text}", 1160, 60 + 62 * i, colour=colour
+            f"{'─' if dash == 'solid' else '╌' if dash == 'dash' else '┈'} {text}", 1070, 60 + 62 * i, colour=colour
         )
-    picture.text("╎ capacity limit", 1160, 60 + 62 * len(styles), colour="#cc0000")
+    picture.text("╎ capacity limit", 1070, 60 + 62 * len(styles), colour="#cc0000")
     return picture
 
 
