@@ -14,6 +14,7 @@ from toytf.config.plugins import plugins
 from toytf.config.shipped import claim_files
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.filling.config import FillingConfig
+from toytf.experiments.filling.curves import ACCURACY, LEARNED, RULES
 from toytf.experiments.launch import run_config
 from toytf.measurement import KINDS, flat, reference_name
 from toytf.runs import Run
@@ -29,12 +30,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], s
         done = run_config(tiny(config), tmp_path_factory.mktemp("claims") / "run", resume=False)
         if isinstance(config, CapacityConfig):
             return _with_sizes(done, small_sizes(config))
-        if isinstance(config, FillingConfig):  # what has not broken yet in so few sizes has a column and no value
+        if isinstance(config, FillingConfig):
             at_sizes = ({"size": {config.case_sizes[0]: size}} for size in config.case_sizes)
-            return {*done.columns}.union(*(_with_sizes(done, given) for given in at_sizes))
+            return _breaks(done, config).union(*(_with_sizes(done, given) for given in at_sizes))
         return {*done.history.columns, *done.summary}
 
     return names
+
+
+def _breaks(run: Run, config: FillingConfig) -> set[str]:
+    """Where curves may break, which they need not do in so few sizes."""
+    memories = {about.at["memory"] for about in run.columns.values() if "memory" in about.at}
+    ways = [(setting, rule) for setting in config.settings for rule in (LEARNED, ACCURACY, *RULES)]
+    return {f"break/{memory}_{setting}_{rule}" for memory in memories for setting, rule in ways}
 
 
 def _with_sizes(run: Run, given: dict[str, dict[Any, Any]]) -> set[str]:

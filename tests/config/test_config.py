@@ -65,8 +65,8 @@ def test_an_override_reaches_into_a_list_of_probes() -> None:
 
 
 def test_an_override_reaches_into_what_a_file_names_by_its_kind_alone() -> None:
-    """The shipped configs say `probes: [memory_recall, attention]`; that must not shut the door to their options."""
-    assert load_config(QUICKSTART, ["probes.0.failures=3"]).probes[0].failures == 3
+    """The shipped configs say `probes: [limits, memory_recall]`; that must not shut the door to their options."""
+    assert load_config(QUICKSTART, ["probes.0.worst=3"]).probes[0].worst == 3
     assert load_config({"experiment": "train", "task": "bigram"}, ["task.seq_len=9"]).task.seq_len == 9
 
 

@@ -100,7 +100,7 @@ def test_metrics_have_the_names_of_the_summary_and_the_rest_is_counted(
     lines, shown = ended(invoke, quick), short_table(quick.summary, quick.columns)
     named = [line.split()[-1] for line in lines if line.split() and line.split()[-1] in quick.summary]
     assert named == [cells[-1] for cells in shown.cells()]
-    assert "recall/W_OV2" in named
+    assert "pairs/W_OV2" in named
     assert f"{shown.others} more metrics: on the page, or with --verbose" in lines
 
 

@@ -55,7 +55,8 @@ def test_sizes_and_widths_are_in_the_order_of_numbers() -> None:
         ({}, ()),
         ({"theory": 2.0}, ("theory",)),
         ({"chance": 0.1, "ideal": 1.0}, ("ideal", "chance")),
-        ({"chance": 0.1, "theory": 2.0, "ideal": 1.0}, KINDS),
+        ({"chance": 0.1, "theory": 2.0, "ideal": 1.0}, ("ideal", "theory", "chance")),
+        (dict.fromkeys(KINDS, 1.0), KINDS),
     ],
 )
 def test_a_column_is_shown_if_there_is_something_in_it(references: dict[str, float], shown: tuple[str, ...]) -> None:
