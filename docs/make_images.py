@@ -387,7 +387,7 @@ def filling() -> Picture:
         ("best", ""): ("the best matrix", INK, "solid"), ("bare", ""): ("trained on the pairs alone", GREY, "solid"),
         ("least_squares", ""): ("least squares", GREY, "dash"), ("hebbian", ""): ("plain sum", GREY, "dot"),
         ("learned", "together"): ("<b>learned, all together</b>", COLOURS["W_OV2"], "solid"),
-        ("learned", "alone"): ("<b>learned alone, attention<br>   written down and frozen</b>", COLOURS["W_KQ2"], "solid"),
+        ("learned", "alone"): ("<b>learned alone, attention<br>   written down, frozen</b>", COLOURS["W_KQ2"], "solid"),
         ("accuracy", "together"): ("accuracy of the model,<br>   all together", COLOURS["W_KQ1"], "solid"),
     }  # fmt: skip
     panels = {
