@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from toytf.report.story import against, amount, counted, listed, percent, short, told
+from toytf.report.story import against, amount, percent, short, told
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,3 @@ def test_a_metric_is_told_beside_what_it_can_be_read_against() -> None:
     summary = {"stored/d64": 563.2, "stored/d64/std": 3.1, "theory/stored/d64": 560.4, "chance/stored/d64": 1.0}
     assert told(summary, "stored/d64") == "563 ± 3 (theory 560, chance 1)"
     assert amount(summary, "stored/d64") + against({}, "stored/d64") == "563 ± 3"
-
-
-def test_words_are_listed_and_counted() -> None:
-    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"], "or")] == ["a", "a and b", "a, b or c"]
-    assert [counted(1, "seed"), counted(3, "seed")] == ["1 seed", "3 seeds"]

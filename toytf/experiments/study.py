@@ -39,13 +39,14 @@ from toytf.measurement import (
     plain_scalar,
 )
 from toytf.report.page import write_report
-from toytf.report.story import Story, counted, first_row
+from toytf.report.story import Story, first_row
 from toytf.report.terminal import CaseLine
 from toytf.runs import Run
 from toytf.runs.rows import MetricsFile, Row, read_rows
 from toytf.runs.tracking import WandbMirror
 from toytf.stopping import check_stop, stop_on_interrupt
 from toytf.tidy import last_of_each, tidy
+from toytf.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

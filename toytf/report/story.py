@@ -1,7 +1,7 @@
 """What came out of a run in a few words, with numbers from its summary only."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,17 +97,6 @@ def _places_of_difference(value: float) -> int:
     """Decimals of a percentage: one, or as many as tell it from 0 and 100."""
     away = 100 * abs(value - round(value))
     return max(1, -math.floor(math.log10(2 * away))) if away else 1
-
-
-def listed(words: Sequence[str], joint: str = "and") -> str:
-    """`a, b and c`."""
-    *first, last = words
-    return f"{', '.join(first)} {joint} {last}" if first else last
-
-
-def counted(n: int, word: str) -> str:
-    """`1 seed`, `3 seeds`."""
-    return f"{n} {word}" + ("" if n == 1 else "s")
 
 
 def _capital(text: str) -> str:

@@ -23,8 +23,9 @@ from rich.table import Table
 from toytf.errors import one_line
 from toytf.measurement import Measurement, Quantity
 from toytf.report.headlines import short_table
-from toytf.report.story import counted, story_of
+from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
+from toytf.words import counted
 
 if TYPE_CHECKING:
     from toytf.runs import Run

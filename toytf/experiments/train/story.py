@@ -16,9 +16,10 @@ import pandas as pd
 
 from toytf.measurement import Quantity, flat, reference_name
 from toytf.report.headlines import headline_of
-from toytf.report.story import against, amount, listed, percent
+from toytf.report.story import against, amount, percent
 from toytf.runs.summary import ONSET_ABOVE_CHANCE, moments
 from toytf.task import EVAL, FLOOR
+from toytf.words import listed
 
 if TYPE_CHECKING:
     from toytf.runs import TrainedRun
@@ -141,6 +142,7 @@ class Moment:
     name: str
     step: float | None
     missing: int = 0
+    metric: str = ""
 
 
 def _order(run: "TrainedRun") -> Iterator[str]:
@@ -220,8 +222,15 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
             came = lasting_onset(history, name)
         elif timed == "halfway" and steps[name] in seeds:
             came = seeds[steps[name]].dropna()
-        found.append(Moment(about.label, float(came.mean()) if len(came) else None, len(seeds) - len(came)))
+        found.append(Moment(about.label, float(came.mean()) if len(came) else None, len(seeds) - len(came), name))
     return found
+
+
+def lasting_onsets(run: "TrainedRun") -> dict[str, float]:
+    """By metric, the mean step from which recall stays above chance; of what the story tells about, in any seed."""
+    if run.history.empty:
+        return {}
+    return {moment.metric: moment.step for moment in _moments(run, "onset") if moment.step is not None}
 
 
 def lasting_onset(history: pd.DataFrame, metric: str) -> pd.Series:
