@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,51 +20,28 @@ COLOURS = qualitative.Safe
 MEASURED = "measured"
 """The label of a curve that is alone."""
 
+LONGEST_TICK, LONGEST_LABEL, LONGEST_NAME = 14, 60, 200
+"""Characters of a name at an axis, in a legend, and where it is pointed at."""
+
+_AXIS = {"gridcolor": "#e5e9ee", "linecolor": "#c5ccd4", "zerolinecolor": "#c5ccd4", "automargin": True}
+_LOOK = {
+    "layout": {
+        "paper_bgcolor": "white", "plot_bgcolor": "white", "colorway": list(COLOURS), "xaxis": _AXIS, "yaxis": _AXIS,
+        "font": {"color": "#1f2328"}, "hoverlabel": {"align": "left"}, "colorscale": {"sequential": "Viridis"},
+    }
+}  # fmt: skip
+"""Light, with a thin grid."""
+
 _BINS = 40
+_NAMED_CELLS = 2**14
 _TICKS = 32
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
-def curves(
-    history: "pd.DataFrame",
-    names: Sequence[str],
-    title: str,
-    *,
-    chance: Mapping[str, float],
-    levels: Mapping[str, float],
-) -> go.Figure:
-    """Metrics against steps: mean over seeds, a band of one standard deviation, and what they can be read against.
-
-    chance: by metric, dotted in the colour of its curve; levels: named horizontal lines.
-    """
-    ends = [int(history["step"].min()), int(history["step"].max())]
-    figure = go.Figure()
-    for i, name in enumerate(names):
-        colour = COLOURS[i % len(COLOURS)]
-        over_seeds = history.dropna(subset=[name]).groupby("step")[name]
-        mean, spread = over_seeds.mean(), over_seeds.std(ddof=1).fillna(0)
-        label = name.partition("/")[2]
-        if (spread > 0).any():
-            steps = [*mean.index, *mean.index[::-1]]
-            band = [*(mean + spread), *(mean - spread)[::-1]]
-            fill = go.Scatter(
-                x=steps, y=band, fill="toself", line_width=0, fillcolor=colour, opacity=0.2, hoverinfo="skip",
-                legendgroup=label, showlegend=False,
-            )  # fmt: skip
-            figure.add_trace(fill)
-        line = {"color": colour, "width": 2}
-        figure.add_trace(go.Scatter(x=list(mean.index), y=list(mean), name=label, line=line, legendgroup=label))
-        if name in chance:
-            dotted = {"color": colour, "width": 1, "dash": "dot"}
-            level = go.Scatter(
-                x=ends, y=[chance[name]] * 2, name=f"chance of {label}", line=dotted, mode="lines",
-                legendgroup=label, showlegend=False,
-            )  # fmt: skip
-            figure.add_trace(level)
-    for i, (label, value) in enumerate(levels.items()):
-        line = {"dash": ("dash", "dashdot", "longdash")[i % 3], "width": 1, "color": "gray"}
-        figure.add_trace(go.Scatter(x=ends, y=[value, value], name=label, line=line, mode="lines"))
-    return styled(figure, title, x="step")
+def literal(name: str, longest: int | None = None) -> str:
+    """A name as plotly shows it to the letter, since it obeys markup in text; shortened if it is longer."""
+    cut = name if longest is None or len(name) <= longest else f"{name[: longest - 1]}…"
+    return escape(cut, quote=False)
 
 
 def attention_map(
@@ -73,30 +51,20 @@ def attention_map(
 
     Rows are the queries of one head, or with `heads` the heads at one query.
     """
-    T = len(tokens)
-    queries = [f"{token} (t={t + 1})" for t, token in enumerate(tokens)] if heads is None else heads
-
-    size = 7 if heads is None else 10
-
-    def axis(names: Sequence[str]) -> dict[str, Any]:
-        return {
-            "tickmode": "array",
-            "tickvals": list(range(len(names))),
-            "ticktext": list(names),
-            "tickfont_size": size,
-        }
-
+    keys = [f"{literal(token)} (t={s + 1})" for s, token in enumerate(tokens)]
+    queries = keys if heads is None else heads
     heat = go.Heatmap(
-        z=pattern,
-        zmin=0,
-        zmax=1,
-        colorscale="Viridis",
-        customdata=[[f"{query} attends to {tokens[s]} (t={s + 1})" for s in range(T)] for query in queries],
+        z=pattern, zmin=0, zmax=1, colorscale="Viridis",
+        customdata=[[f"{query} attends to {key}" for key in keys] for query in queries],
         hovertemplate="%{customdata}: %{z:.3f}<extra></extra>",
+    )  # fmt: skip
+    figure = empty_figure(heat)
+    size = 7 if heads is None else 10
+    rows, columns = (
+        _named_ticks(names, size=size, most=None) for names in (tokens if heads is None else heads, tokens)
     )
-    figure = go.Figure(heat)
-    figure.update_yaxes(**axis(tokens if heads is None else heads), autorange="reversed")
-    figure.update_xaxes(**axis(tokens), title="key", constrain="domain")
+    figure.update_yaxes(**rows, autorange="reversed")
+    figure.update_xaxes(**columns, title="key", constrain="domain")
     if heads is not None:
         figure.update_xaxes(tickangle=-90)
         return styled(figure, title, height=240 + 24 * len(heads))
@@ -112,15 +80,17 @@ def heat_maps(
     columns: int = 2,
     x: str = "",
     y: str = "",
+    hover: bool = True,
 ) -> go.Figure:
     """Matrices side by side: panels[panel] = (values [row, column], row names, column names), red > 0 > blue.
 
-    Each panel has its own scale, symmetric about zero; entries that are NaN stay white.
+    Each panel has its own scale, symmetric about zero; entries that are NaN stay white. hover: name the cell that is
+    pointed at.
     """
     columns = max(min(columns, len(panels)), 1)
     rows = max(-(-len(panels) // columns), 1)
     figure = make_subplots(
-        rows=rows, cols=columns, subplot_titles=list(panels) or None,
+        figure=empty_figure(), rows=rows, cols=columns, subplot_titles=list(panels) or None,
         vertical_spacing=0.24 / rows, horizontal_spacing=0.2 / columns,
     )  # fmt: skip
     for i, (values, row_names, column_names) in enumerate(panels.values()):
@@ -128,8 +98,8 @@ def heat_maps(
         finite = np.abs(values[np.isfinite(values)])
         largest = float(finite.max()) if finite.size else 0.0
         heat = go.Heatmap(
-            z=values, zmin=-largest, zmax=largest, colorscale="RdBu_r", showscale=False,
-            customdata=[[f"{a}, {b}" for b in column_names] for a in row_names],
+            z=values, zmin=-largest, zmax=largest, colorscale="RdBu_r", showscale=i == 0,
+            customdata=_pairs(row_names, column_names) if hover else None,
             hovertemplate="%{customdata}: %{z:.3g}<extra></extra>",
         )  # fmt: skip
         figure.add_trace(heat, row=row, col=column)
@@ -146,7 +116,7 @@ def fractions(columns: Mapping[str, Sequence[float]], rows: Sequence[str], title
         z=np.array([*columns.values()]).T, x=list(columns), y=list(rows), zmin=0, zmax=1, colorscale="Viridis",
         texttemplate="%{z:.2f}", hovertemplate="%{y} %{x}: %{z:.3f}<extra></extra>",
     )  # fmt: skip
-    figure = styled(go.Figure(heat), title, height=160 + 40 * len(rows))
+    figure = styled(empty_figure(heat), title, height=160 + 40 * len(rows))
     return figure.update_yaxes(autorange="reversed")
 
 
@@ -171,18 +141,26 @@ MARKS = {
 """How the things that a value can be read against are marked."""
 
 
-def metric_bars(metrics: Mapping[str, float], references: Mapping[str, "Reference"]) -> go.Figure:
-    """Each metric as a bar, with what it can be read against as marks."""
+def metric_bars(
+    metrics: Mapping[str, float],
+    references: Mapping[str, "Reference"],
+    title: str = "",
+    *,
+    spreads: Mapping[str, float] | None = None,
+) -> go.Figure:
+    """Each metric as a bar, with what it can be read against as marks; spreads: over seeds."""
     names = list(metrics)
-    figure = go.Figure(go.Bar(x=list(metrics.values()), y=names, orientation="h", name="measured"))
+    spread = {"array": [(spreads or {}).get(name, 0.0) for name in names]} if spreads else None
+    bars = go.Bar(x=list(metrics.values()), y=names, orientation="h", name="measured", error_x=spread)
+    figure = empty_figure(bars.update(marker_color=COLOURS[0]))
     for label, symbol in MARKS.items():
         values = [getattr(references.get(name), label, None) for name in names]
         if values.count(None) == len(values):
             continue
         marker = {"symbol": symbol, "size": 10, "color": "black", "line_width": 2}
         figure.add_trace(go.Scatter(x=values, y=names, mode="markers", name=label, marker=marker))
-    figure.update_yaxes(autorange="reversed")
-    return styled(figure, "", height=120 + 26 * len(names))
+    figure.update_yaxes(autorange="reversed", type="category")
+    return styled(figure, title, height=120 + 26 * len(names))
 
 
 def histograms(
@@ -264,7 +242,7 @@ def scaling_curves(
 
     log_y=False: for fractions, which may be 0.
     """
-    figure = go.Figure()
+    figure = empty_figure()
     for i, (label, curve) in enumerate(curves.items()):
         colour = COLOURS[i % len(COLOURS)]
         dots = go.Scatter(
@@ -331,16 +309,27 @@ def group_figures(
         yield str(name), figure
 
 
-def _named_ticks(names: Sequence[str]) -> dict[str, Any]:
+def _pairs(rows: Sequence[str], columns: Sequence[str]) -> list[list[str]] | None:
+    """What the cells of a map are called; nothing where there are too many to write it into each."""
+    if len(rows) * len(columns) > _NAMED_CELLS:
+        return None
+    across = [literal(name, LONGEST_NAME) for name in columns]
+    return [[f"{literal(name, LONGEST_NAME)}, {other}" for other in across] for name in rows]
+
+
+def _named_ticks(names: Sequence[str], *, size: int = 9, most: int | None = _TICKS) -> dict[str, Any]:
     """A tick at every index, or at evenly spaced ones where there is no room for all names."""
-    every = -(-len(names) // _TICKS)
-    shown = [*range(0, len(names), every)] if names else []
-    return {"tickmode": "array", "tickvals": shown, "ticktext": [names[i] for i in shown], "tickfont_size": 9}
+    every = max(1, -(-len(names) // (most or len(names) or 1)))
+    shown = range(0, len(names), every)
+    text = [literal(names[i], LONGEST_TICK) for i in shown]
+    return {"tickmode": "array", "tickvals": [*shown], "ticktext": text, "tickfont_size": size}
 
 
 def _panels(panels: Mapping[str, Any]) -> go.Figure:
     rows = max(len(panels), 1)
-    return make_subplots(rows=rows, cols=1, subplot_titles=list(panels) or None, vertical_spacing=0.24 / rows)
+    return make_subplots(
+        figure=empty_figure(), rows=rows, cols=1, subplot_titles=list(panels) or None, vertical_spacing=0.24 / rows
+    )
 
 
 def _first_of_each() -> Callable[[str], bool]:
@@ -362,15 +351,20 @@ def _styled_panels(figure: go.Figure, title: str, *, x: str, rows: int) -> go.Fi
     return styled(figure, title, height=height).update_layout(legend_y=-80 / height)
 
 
+def empty_figure(*traces: Any) -> go.Figure:
+    """A figure in the look of all figures; plotly's own templates take longer to copy than most figures to draw."""
+    return go.Figure([*traces], layout={"template": _LOOK})
+
+
 def styled(figure: go.Figure, title: str, *, x: str | None = None, height: int = 400) -> go.Figure:
     """A figure with a title and the look of all figures."""
     figure.update_layout(
-        title={"text": title, "font_size": 15},
-        template="plotly_white",
+        title={"text": title, "font": {"size": 15}},
         height=height,
         margin={"l": 60, "r": 20, "t": 50, "b": 50},
         hovermode="closest",
-        legend={"orientation": "h", "y": -0.2, "font_size": 11},
+        legend={"orientation": "h", "y": -0.2, "font": {"size": 11}},
+        overwrite=True,
     )
     if x:
         figure.update_xaxes(title=x)
