@@ -25,7 +25,13 @@ from toytf.task import Batch, Task
 ALIGNMENT = Group(
     "alignment", "Learned matrix compared with the ideal one", "At cosine 1 the learned scores are those of the "
     "ideal memory; a matrix can recall all pairs at a much smaller cosine.",
-    headline=(Headline("*_cosine", "cosine between the learned and the ideal {memory}", 2),),
+    section="memories", headline=(Headline("*_cosine", "cosine between the learned and the ideal {memory}", 2),),
+    meanings=(
+        ("*_cosine", "Cosine between the learned scores and those of the ideal memory; 1 if they agree, but all pairs "
+         "can be recalled at less."),
+        ("*_signal_to_crosstalk", "Mean score of the right values over the standard deviation of their rivals' scores; "
+         "the larger, the safer the recall."),
+    ),
 )  # fmt: skip
 
 MAX_SHOWN = 64

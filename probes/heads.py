@@ -25,9 +25,18 @@ from toytf.task import Batch, Task
 HEADS = Group(
     "heads", "Attention that fits a known kind of head", "Near 1 the head is of that kind; chance is uniform "
     "attention on the same tokens.", variants=("score",),
-    headline=(
+    section="attention", headline=(
         Headline("*_induction", "attention of {head} on what followed the same token", 1),
         Headline("*_previous_token", "attention of {head} on the token before", 1),
+    ),
+    meanings=(
+        ("*/detect_head", "Share of all attention of this head that fits this kind, as detect_head of TransformerLens "
+         "counts it; at the ideal the head is of that kind."),
+        ("*_previous_token", "Attention of this head on the position before; near 1 it is a previous-token head."),
+        ("*_duplicate_token", "Attention of this head on earlier occurrences of the same token; near 1 it is a "
+         "duplicate-token head."),
+        ("*_induction", "Attention of this head on what followed earlier occurrences of the same token; near 1 it is "
+         "an induction head."),
     ),
 )  # fmt: skip
 

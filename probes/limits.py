@@ -20,7 +20,7 @@ from torch import Tensor
 from probes.config import LimitsProbeConfig
 from probes.limits_figures import Details, filled_bars
 from probes.matrices import worst_pairs
-from toytf.holder import Holder, by_name
+from toytf.holder import Holder, by_name, is_finite
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.limits import Limits, best_matrices, competing, matrix_limits
 from toytf.memory.measures import (
@@ -38,11 +38,22 @@ from toytf.task import Batch, Task
 PAIRS = Group(
     "pairs", "Pairs recalled, and how many fit", "How many pairs the learned matrix recalls, beside the best and the "
     "Hebbian matrix for the same vectors. The limit is how many fit into a matrix of this shape and rank.",
-    format="whole", curve=False, variants=("rule", "head"),
+    format="whole", curve=False, variants=("rule", "head"), section="memories",
+    meanings=(
+        ("*/least_squares", "Pairs that a least-squares matrix recalls on the same vectors; a learned matrix that "
+         "recalls more is better than this simple rule."),
+        ("*/head*", "Pairs that this head alone recalls of those that it should hold; the ideal is what the best "
+         "matrix recalls on the same vectors."),
+        ("*", "Pairs that the learned part recalls; the ideal is what the best matrix recalls on the same vectors, and "
+         "the limit is how many fit."),
+    ),
 )  # fmt: skip
 BITS = Group(
     "bits", "Bits per parameter", "What the recalled pairs tell, in bits per weight: each is one of the values that "
     "compete. The limit is that of a matrix filled to its capacity.", curve=False, headline=(),
+    meanings=(
+        ("*", "Bits per weight that the recalled pairs carry; at the limit the part is filled to its capacity."),
+    ),
 )  # fmt: skip
 
 GLANCE = {"margin": ("min", "median", "negative"), "spectrum": ("effective_rank",)}
@@ -236,7 +247,7 @@ class Part:
 def parts(model: ToyTransformer, task: Task) -> list[Part]:
     """The parts of a model that should hold a memory; those with a vector or weight that is not a number left out."""
     bare = []
-    for name, (wholes, heads) in by_name(filter(_is_finite, task.holders(model))).items():
+    for name, (wholes, heads) in by_name(filter(is_finite, task.holders(model))).items():
         whole = None if wholes == heads else wholes[0]
         if any(len(holder.association.keys) for holder in wholes):
             bare.append(Part(name, whole, heads, PAIRS))
@@ -263,12 +274,6 @@ def _of_head(head: Holder) -> dict[str, Tensor]:
     stored = head.association
     small = 0 < len(stored.keys) * len(stored.values) <= MANY
     return best_matrices(stored, head.rank, quick=True) if small else {}
-
-
-def _is_finite(holder: Holder) -> bool:
-    stored, memory = holder.association, holder.memory
-    answers = memory if isinstance(memory, Tensor) else memory(stored.keys)
-    return all(bool(x.isfinite().all()) for x in (stored.keys, stored.values, answers))
 
 
 # What it looks like inside

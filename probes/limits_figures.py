@@ -20,10 +20,10 @@ def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> object:
     """
     import plotly.graph_objects as go
 
-    from toytf.figures import COLOURS, styled
+    from toytf.figures import COLOURS, empty_figure, styled
 
     names = list(parts)
-    figure = go.Figure(
+    figure = empty_figure(
         go.Bar(
             x=[part.get("limit", part["pairs"]) for part in parts.values()], y=names, orientation="h", width=0.5,
             marker={"color": "#dfe6ee", "line": {"color": "#8899aa", "width": 1}}, name="what fits: the capacity limit",

@@ -24,11 +24,30 @@ RECALL = Group(
     "recall", "Recall, as a fraction of the pairs", "At 1 a learned matrix gives the right answer for every pair that "
     "it should store. The order in which memories leave chance is the order of learning.",
     variants=("criterion", "head"), timed="onset",
+    meanings=(
+        ("*_weighted/head*", "Fraction of the pairs that this head alone recalls, each pair counted by how often it is "
+         "needed; 1 is all."),
+        ("*/head*", "Fraction of the pairs that this head alone recalls; 1 is all."),
+        ("*_weighted", "Fraction of the pairs that the learned part recalls, each pair counted by how often it is "
+         "needed; 1 is all."),
+        ("*_64/causal", "Fraction of the first 64 positions that recall the one before them, where only earlier "
+         "positions and their own compete; 1 is all."),
+        ("*_64", "Fraction of the first 64 positions that recall the one before them, where later positions compete "
+         "too; 1 is all."),
+        ("*/causal", "Fraction of the pairs recalled where only positions compete that attention can see, not later "
+         "ones; 1 is all."),
+        ("*", "Fraction of the pairs that the learned part recalls, the right value scoring above all others; 1 is "
+         "all."),
+    ),
 )  # fmt: skip
 KL = Group(
     "kl", "KL divergence from the distribution to be stored", "At 0 the model predicts what it should store; chance is "
     "one prediction for all keys.", unit="nats",
     headline=(Headline("*", "KL divergence from the distribution to be stored (nats)", 2),),
+    meanings=(
+        ("*", "KL divergence of what this part predicts from the distribution that it should store, in nats; 0 is "
+         "perfect."),
+    ),
 )  # fmt: skip
 
 

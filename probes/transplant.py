@@ -21,11 +21,22 @@ from toytf.task import Batch, Task
 
 TRANSPLANT = Group(
     "transplant", "Accuracy with ideal parts in the trained model", "If accuracy stays the same with an ideal "
-    "part, all that the model needs of the learned one is its memory; if it falls, the model needs more.",
-    variants=("rule",),
+    "part, all that the model needs of the learned one is its memory; if it falls, the model needs more; if it rises, "
+    "the learned one was weak. Ideal parts are plain sums, unless another rule is named.",
+    variants=("rule",), section="interventions",
     headline=(
         Headline("ideal_all", "accuracy with all ideal matrices in the trained model", 1),
-        Headline("ideal_all/least_squares", "the same, by least squares", 1),
+        Headline("ideal_all/least_squares", "accuracy with all ideal matrices, by least squares", 1),
+    ),
+    meanings=(
+        ("learned*", "Accuracy at the task's goal of the model as it was trained; those with ideal parts are compared "
+         "with it."),
+        ("ideal_all_but_*", "Accuracy with all ideal parts but this one, which stays as learned; near that with all "
+         "ideal ones if the learned part does its job."),
+        ("ideal_all*", "Accuracy with ideal parts in place of all that solve the task; near that of the trained model "
+         "if it needs nothing but these memories."),
+        ("ideal_*", "Accuracy with an ideal part in place of this one; near that of the trained model if it needs "
+         "nothing of the part but its memory."),
     ),
 )  # fmt: skip
 

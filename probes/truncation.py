@@ -29,6 +29,17 @@ TRUNCATED = Group(
     "truncated", "Accuracy with one matrix truncated", "If accuracy stays the same or rises with few singular values, "
     "the model does not need the rest of the matrix.", variants=("quantity",),
     headline=(Headline("*_rho0", "accuracy without {matrix}", 3),),
+    meanings=(
+        ("*/loss", "Loss at the task's goal with only the largest singular values of this matrix kept, rho: which "
+         "fraction; low if the rest is not needed."),
+        ("*/p_correct", "Probability of the right answer with only the largest singular values of this matrix kept; "
+         "high if the rest is not needed."),
+        ("*/p_*", "Probability of a certain wrong answer, such as noise, with only the largest singular values kept; "
+         "it falls if the rest stored that answer."),
+        ("*_rho0", "Accuracy at the task's goal without this matrix; near chance if the model cannot do without it."),
+        ("*", "Accuracy at the task's goal with only the largest singular values of this matrix kept, rho: which "
+         "fraction; high if the rest is not needed."),
+    ),
 )  # fmt: skip
 
 PRODUCTS = {"W_KQ": ("W_Q", "W_K"), "W_OV": ("W_V", "W_O")}

@@ -87,7 +87,7 @@ def role_metrics(
         totals += _by_role(forward(model, part.tokens, part.last), part, task)
     means = totals / totals[:, 2:].clamp(min=1)
     known = {} if task is None else task.references()
-    group = EVAL if task is None else replace(EVAL, headline=task.headline)
+    group = EVAL if task is None else replace(EVAL, headline=task.headline, meanings=task.role_meanings)
     return [
         Measurement(
             Quantity(group, at={"role": role, "quantity": quantity}), value, known.get((role, quantity), NOTHING)

@@ -7,6 +7,7 @@ a record is written down, in metrics.jsonl, summary.json, wandb and claims; `fla
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from string import Formatter
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +26,10 @@ SHORT = {
     "d": "d", "width": "m", "alpha": "a", "beta": "b", "n_tokens": "N", "n_heads": "H", "samples": "n", "contexts": "m",
 }  # fmt: skip
 """How factors begin in flat names. Of others, a number begins with the name of its factor, and a word with nothing."""
+
+
+Section = Literal["", "learning", "memories", "attention", "facts", "interventions"]
+"""The sections of a page; empty: after all others."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,20 @@ class Group:
     """Of which moment the step is of interest: when it leaves chance, or when it is halfway to the ideal."""
     headline: tuple[Headline, ...] | None = None
     """What the short table shows of it, in this order; None: all, with the title as phrase, after what is declared."""
+    meanings: tuple[tuple[str, str], ...] = ()
+    """What single metrics mean, in a sentence: by label or pattern of labels, the first that fits counts."""
+    section: "Section" = ""
+    """The section of a page that shows it besides curves and tables; empty: none."""
 
     def __post_init__(self) -> None:
         if self.name in ("", "seed", "step", *KINDS) or set(self.name) & set("/@"):
             raise UserError(f'a group cannot be called "{self.name}"')
         for row in self.headline or ():
             row.factors()  # a mistake in a phrase should show before anything is measured
+
+    def meaning(self, label: str) -> str:
+        """What the metric of this label means, in a sentence; nothing if nobody said."""
+        return next((says for pattern, says in self.meanings if fnmatchcase(label, pattern)), "")
 
     def measurement(
         self,
@@ -306,6 +319,13 @@ def _current(name: str, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {renamed.get(factor, factor): value for factor, value in at.items()}
 
 
-def _group(*, variants: Iterable[str] = (), headline: Iterable[Any] | None = None, **given: Any) -> Group:
+def _group(
+    *,
+    variants: Iterable[str] = (),
+    headline: Iterable[Any] | None = None,
+    meanings: Iterable[tuple[str, str]] = (),
+    **given: Any,
+) -> Group:
     shown = None if headline is None else tuple(Headline(*row) for row in headline)
-    return Group(**given, variants=tuple(variants), headline=shown)
+    told = tuple((str(pattern), str(says)) for pattern, says in meanings)
+    return Group(**given, variants=tuple(variants), headline=shown, meanings=told)

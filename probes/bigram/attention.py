@@ -12,11 +12,12 @@ With j = argmax_s a_ts, over the allowed keys, and on sequences with triggers (B
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.bigram.config import AttentionProbeConfig
 from probes.observed import observed
+from tasks.bigram.reading import followed, tokens_before
 from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
@@ -25,9 +26,34 @@ from toytf.task import Batch, Task
 ATTENTION = Group(
     "attention", "Where the two layers attend", "An induction head attends to the previous token in layer 1, and in "
     "layer 2 to what followed the trigger before. Chance is uniform attention over the past.", variants=("where",),
+    section="attention",
     headline=(
         Headline("induction", "layer 2 attends to what followed the same trigger before"),
         Headline("previous_token", "layer 1, right after a trigger, attends to it", 1),
+    ),
+    meanings=(
+        ("previous_token_first*", "How often layer 1, right after the first occurrence of a trigger, attends most to "
+         "that trigger; 1 in a working induction head."),
+        ("previous_token_mass*", "Mean attention of layer 1 on the position before, over all positions; 1 if the layer "
+         "does nothing but look one position back."),
+        ("previous_token*", "How often layer 1, at the position after a trigger, attends most to that trigger; 1 in a "
+         "working induction head."),
+        ("induction*/repeat", "How often layer 2, at a trigger seen before that is its own output, attends most to a "
+         "position after that trigger; 1 in a working induction head."),
+        ("induction*", "How often layer 2, at a trigger seen before, attends most to a position right after that "
+         "trigger; 1 in a working induction head."),
+        ("attends_to_output*/repeat", "How often layer 2, at a trigger seen before that is its own output, attends "
+         "most to a position that holds it; 1 in a working induction head."),
+        ("attends_to_output*", "How often layer 2, at a trigger seen before, attends most to a position that holds the "
+         "output; 1 in a working induction head."),
+        ("predicts_attended*/repeat", "How often the model predicts what layer 2 attends to most, at a trigger seen "
+         "before that is its own output; 1 if it copies what it finds."),
+        ("predicts_attended*", "How often the model predicts what layer 2 attends to most, at a trigger seen before; 1 "
+         "if it copies what it finds."),
+        ("uses_previous_token*/repeat", "How often layer 1 looks one position back where layer 2 attends most, at a "
+         "trigger seen before that is its own output; 1 if the layers work together."),
+        ("uses_previous_token*", "How often layer 1 looks one position back where layer 2 attends most, at a trigger "
+         "seen before; 1 if the layers work together."),
     ),
 )  # fmt: skip
 
@@ -77,16 +103,6 @@ class AttentionProbe(Probe):
                 *_fraction("uses_previous_token", to_previous.gather(1, j), at & (j > 0), previous, where),
             ]
         return ProbeResult(found)
-
-
-def tokens_before(batch: Batch) -> Int[Tensor, "b t"]:
-    """z_{t−1}; −1 before the first position, and for what the task merely shows in front: it is no occurrence."""
-    return torch.nn.functional.pad(batch.tokens.masked_fill(~batch.roles["all"], -1)[:, :-1], (1, 0), value=-1)
-
-
-def followed(batch: Batch) -> Bool[Tensor, "b t t"]:
-    """[b, t, s]: does s ≤ t come right after a token z_t?"""
-    return (tokens_before(batch)[:, None, :] == batch.tokens[:, :, None]).tril()
 
 
 def _fraction(

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probes.bigram.attention import followed
 from probes.bigram.config import NoiseProbeConfig
 from probes.observed import observed
+from tasks.bigram.reading import followed
 from toytf.holder import memories
 from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
@@ -24,12 +24,32 @@ from toytf.task import Batch, Task
 NOISE = Group(
     "noise", "Noise token or context", "At a trigger that was seen before: does the model predict the noise token or "
     "the output, and to which of the two does layer 2 attend?", variants=("where",),
-    headline=(Headline("p_noise", "probability of the noise token at a trigger seen before"),),
+    section="attention", headline=(Headline("p_noise", "probability of the noise token at a trigger seen before"),),
+    meanings=(
+        ("p_noise*", "Mean probability of the noise token at a trigger seen before; the ideal is how often noise "
+         "comes, and 0 means that the model filters it out."),
+        ("p_correct*", "Mean probability of the token that really comes, at a trigger seen before; the higher the "
+         "better."),
+        ("predicted_noise*/noise", "How often the noise token is predicted at a trigger seen before, where noise does "
+         "come; low if the model follows the context."),
+        ("predicted_noise*/output", "How often the noise token is predicted at a trigger seen before, where something "
+         "else comes; 0 is best, as each is an error."),
+        ("predicted_noise*", "How often the noise token is predicted at a trigger seen before; low if the model "
+         "follows the context."),
+        ("attention_output*", "Attention of layer 2, at a trigger seen before, on what followed it before and is no "
+         "noise; 1 if all of it is there."),
+        ("attention_noise*", "Attention of layer 2, at a trigger seen before, on noise that followed it before; near 0 "
+         "if the layer avoids noise."),
+    ),
 )  # fmt: skip
 NOISE_MARGIN = Group(
     "noise_margin", "Margin of the noise token in the feed-forward part", "Above 0, the feed-forward part by "
     "itself predicts the noise token after a trigger.", unit="logits",
     headline=(),
+    meanings=(
+        ("*", "By how much the feed-forward part alone prefers the noise token to all others after a trigger; above 0 "
+         "the noise is stored there."),
+    ),
 )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.factual.config import AdditivityProbeConfig
-from probes.factual.tables import FactProbe, accuracy, by_pair, final_streams, ideal_of_sums, missed
+from probes.factual.tables import FactProbe, accuracy, ideal_of_sums, missed
 from tasks.factual.ideal import query_tokens
+from tasks.factual.streams import by_pair, final_streams
 from tasks.factual.tables import fact_tables, why_no_tables
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline
@@ -26,7 +27,19 @@ from toytf.probe import ProbeResult
 ADDITIVITY = Group(
     "additivity", "Logits as a sum over subject and relation", "If the interaction is small and the sum answers all "
     "facts, no memory of pairs is needed. If the sum fails, facts need a feed-forward part or competing heads.",
-    headline=(Headline("accuracy", "facts that a sum over subject and relation would answer", 1),),
+    section="memories", headline=(Headline("accuracy", "facts that a sum over subject and relation would answer", 1),),
+    meanings=(
+        ("subject*", "Share of the variance of the logits that the subject alone explains; with those of relation and "
+         "interaction it makes 1."),
+        ("relation*", "Share of the variance of the logits that the relation alone explains; with those of subject and "
+         "interaction it makes 1."),
+        ("interaction*", "Share of the variance of the logits that only the pair of subject and relation explains; "
+         "near 0 if no pairs are stored."),
+        ("accuracy*", "Fraction of the facts that the best sum of a part for the subject and one for the relation "
+         "answers; at 1 no memory of pairs is needed."),
+        ("table_accuracy*", "Fraction of the facts answered by adding what subject and relation contribute on average; "
+         "1 if heads attend to each regardless of the other."),
+    ),
 )  # fmt: skip
 
 

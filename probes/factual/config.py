@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import PositiveInt
 
 from toytf.config.plugins import ProbeConfig
+from toytf.measurement import Section
 
 MANY_FACTS = 2048
 """Beyond so many facts the probes of factual recall are done at the end only, if nothing else is said."""
@@ -26,6 +27,7 @@ class FactsProbeConfig(_FactProbeConfig):
     """Which facts the model knows, each asked equally often."""
 
     implementation: ClassVar[str] = "probes.factual.facts:FactsProbe"
+    section: ClassVar[Section] = "facts"
 
     kind: Literal["facts"]
     when: Literal["always", "end"] = "always"

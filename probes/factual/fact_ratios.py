@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from probes.factual.config import FactRatiosProbeConfig
-from probes.factual.tables import FactProbe, final_streams
+from probes.factual.tables import FactProbe
 from tasks.factual.ideal import first_obstacle
+from tasks.factual.streams import final_streams
 from tasks.factual.tables import in_chunks
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
@@ -30,11 +31,31 @@ RATIO = Group(
     "ratio", "Facts relative to model size", "How much each parameter, head or dimension has to hold. Facts per "
     "parameter near the value of theory mean that the model is full; a dimension above it means room to spare.",
     headline=(Headline("facts_per_parameter", "facts per parameter (theory: where a model is full)", 1),),
+    meanings=(
+        ("facts_per_parameter*", "Facts in the table per parameter; at the value of theory trained models are full, "
+         "and below it there is room."),
+        ("bits_per_parameter*", "Bits per parameter that the model knows of the facts, by its loss; ideal if it knows "
+         "all, 0 for a guess."),
+        ("attention*", "Facts in the table over H d_head d, the size of attention; the smaller, the more room there "
+         "is."),
+        ("feed_forward*", "Facts in the table over m d, the size of the feed-forward part; up to 1 the theorem finds "
+         "room for all."),
+        ("heads*", "Total width of the heads over the number of subjects and relations; from 1 on each token can have "
+         "its direction in some head."),
+        ("dimension*", "Dimension over relations plus answers per relation; from the value of theory on, sums of "
+         "random vectors answer all facts."),
+    ),
 )  # fmt: skip
 THEOREM = Group(
     "theorem", "Conditions of the theorems, with constants set to 1 (1: it holds)", "If one holds, weights that know "
     "all facts exist, whether training finds them or not.",
     headline=(),
+    meanings=(
+        ("attention_mlp*", "Whether a theorem finds room for all facts in attention and hidden units, its constants "
+         "set to 1; 1 if so, else 0."),
+        ("attention_only*", "Whether a theorem finds room for all facts in attention alone, its constants set to 1; 1 "
+         "if so, else 0."),
+    ),
 )  # fmt: skip
 
 

@@ -29,15 +29,42 @@ from toytf.probe import ProbeResult
 OWNERSHIP = Group(
     "ownership", "Which tokens heads attend to", "A head that owns a token puts more than half of its attention on it: "
     "are all subjects and relations owned, or does attention go to noise?", variants=("head",),
-    headline=(
+    section="attention", headline=(
         Headline("subjects", "subjects that get over half of some head's attention", 1),
         Headline("relations", "relations that get over half of some head's attention", 1),
+    ),
+    meanings=(
+        ("subjects*/head*", "How many subjects this head gives over half of its attention; all heads together should "
+         "reach all subjects."),
+        ("relations*/head*", "How many relations this head gives over half of its attention; all heads together should "
+         "reach all relations."),
+        ("noise_mass*/head*", "Attention of this head on noise tokens; 0 is best."),
+        ("end_mass*/head*", "Attention of this head on the end token, where a head rests that has nothing to find."),
+        ("key_cosine*/head*", "Cosine of what this head looks for with the ideal vector for the tokens it owns; 1 as "
+         "in the construction."),
+        ("subjects*", "Fraction of the subjects that get over half of some head's attention; 1 if none is overlooked."),
+        ("relations*", "Fraction of the relations that get over half of some head's attention; 1 if none is "
+         "overlooked."),
+        ("subject_mass*", "Attention on a subject by the head that attends to it most, averaged over subjects; 1 is "
+         "all of it."),
+        ("relation_mass*", "Attention on a relation by the head that attends to it most, averaged over relations; 1 is "
+         "all of it."),
+        ("noise_mass*", "Attention on noise tokens, averaged over heads; 0 is best."),
+        ("end_mass*", "Attention on the end token, averaged over heads: where heads rest that have nothing to find."),
+        ("key_cosine*", "Cosine of what heads look for with the ideal vectors for the tokens they own, averaged over "
+         "heads; 1 as in the construction."),
     ),
 )  # fmt: skip
 KEY_GAP = Group(
     "key_gap", "Score of a token above all noise, in the head that attends to it most", "Above 0, that head attends "
     "more to the token than to all noise tokens of a sequence together.",
-    headline=(),
+    section="attention", headline=(),
+    meanings=(
+        ("subjects*", "Log odds of a subject against all noise of a sequence, in the head that attends to it most; "
+         "above 0 the subject wins."),
+        ("relations*", "Log odds of a relation against all noise of a sequence, in the head that attends to it most; "
+         "above 0 the relation wins."),
+    ),
 )  # fmt: skip
 
 

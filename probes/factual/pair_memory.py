@@ -12,8 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.factual.config import PairMemoryProbeConfig
-from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction_answered, missed, width_of
+from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction_answered, missed
 from tasks.factual.ideal_values import read_out
+from tasks.factual.streams import width_of
 from tasks.factual.tables import FactTables, fact_tables, in_chunks
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
@@ -26,8 +27,18 @@ PAIR_MEMORY = Group(
     "pair_memory", "The feed-forward part as a memory of pairs", "If swapping the relation swaps the answer, the "
     "feed-forward part looks up pairs; if the cosine is near 1, it does so as least squares would.",
     variants=("relation",),
-    headline=(
+    section="memories", headline=(
         Headline("swap", "answers that change with the relation when it is swapped inside", 1),
+    ),
+    meanings=(
+        ("cosine*", "Cosine between the learned output weights of the hidden units and those of least squares; 1 if "
+         "training found the same."),
+        ("accuracy*", "Fraction of the facts right with least-squares output weights of the hidden units; 1 if the "
+         "hidden units tell all pairs apart."),
+        ("swap*/same", "How often the answer stays right if the relation's part in the stream is replaced by its "
+         "average; near 1 the swaps can be trusted."),
+        ("swap*", "How often the answer follows if the relation's part in the stream is replaced by that of another; 1 "
+         "if pairs are looked up there."),
     ),
 )  # fmt: skip
 

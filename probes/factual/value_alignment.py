@@ -26,7 +26,17 @@ from toytf.probe import ProbeResult
 VALUE_ALIGNMENT = Group(
     "value_alignment", "Values compared with the construction", "At 1 training has found the values of the "
     "construction; other values can know the facts as well.", unit="cosine", variants=("head",),
-    headline=(),
+    section="memories", headline=(),
+    meanings=(
+        ("subjects*", "Cosine of what attention adds for subjects with the values of the construction; 1 if training "
+         "found these, 0 by chance."),
+        ("relations*", "Cosine of what attention adds for relations with the values of the construction; 1 if training "
+         "found these, 0 by chance."),
+        ("owned*/head*", "Cosine of this head's values for the tokens it owns with those of the construction; 1 if "
+         "training found these, 0 by chance."),
+        ("owned*", "Cosine of all heads' values for the tokens they own with those of the construction; 1 if training "
+         "found these, 0 by chance."),
+    ),
 )  # fmt: skip
 
 

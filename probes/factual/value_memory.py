@@ -20,7 +20,15 @@ from toytf.probe import ProbeResult
 VALUE_MEMORY = Group(
     "value_memory", "Which answers the values of subjects and relations predict", "Near 1, the values that attention "
     "reads already know the answers; near chance, they only serve as keys for the feed-forward part.",
-    headline=(),
+    section="memories", headline=(),
+    meanings=(
+        ("subject_recall*", "Fraction of a subject's answers that score highest in what attention adds for it; 1 if "
+         "values know them before any hidden unit."),
+        ("within_set*", "How often what attention adds for the subject prefers the right answer among those of the "
+         "relation; 1 if values know the facts."),
+        ("relation_recall*", "Fraction of a relation's answers that score highest in what attention adds for it; 1 if "
+         "values know them before any hidden unit."),
+    ),
 )  # fmt: skip
 
 MAX_SHOWN = 64

@@ -16,6 +16,18 @@ HEURISTICS = {
     "repeat": "repeat the last token",
     "noise": "always name the noise token",
 }
+HEURISTIC = replace(
+    FLOOR,
+    meanings=(
+        ("*/most_frequent", "Accuracy of naming the most frequent token so far; a model that has learned induction is "
+         "above."),
+        ("*/repeat", "Accuracy of repeating the last token; a model that has learned induction is above."),
+        ("*/noise", "Accuracy of always naming the noise token; a model that follows the context is above, if noise is "
+         "rare."),
+        ("*/bigram_entropy", "Loss of knowing the bigrams of the text, in nats; no model can be below, and one that "
+         "knows them is near."),
+    ),
+)  # fmt: skip
 TO_BEAT = {"in_context": "to beat", "untrapped": "to beat, in sequences without such a loop"}
 
 
@@ -60,7 +72,7 @@ def to_beat(floors: Sequence[Measurement]) -> list[Measurement]:
             heuristic = HEURISTICS[str(best.at["heuristic"])]
             shown.append(Headline(best.label, phrase if heuristic == said else f"{phrase}: {heuristic}", 1))
             said = heuristic
-    group = replace(FLOOR, headline=tuple(shown))
+    group = replace(HEURISTIC, headline=tuple(shown))
     return [replace(one, quantity=replace(one.quantity, group=group)) for one in floors]
 
 

@@ -24,6 +24,7 @@ from toytf.config.footprint import Keys, Need
 from toytf.config.sections import Config, translate, validate
 from toytf.config.shipped import refuse_hidden
 from toytf.errors import UserError, nearest, one_line
+from toytf.measurement import Section
 
 
 class Plugin(Config):
@@ -75,6 +76,8 @@ class ProbeConfig(Plugin):
     """Does a training have it whose config does not say which probes it has?"""
     details: ClassVar[tuple[str, ...]] = ()
     """The names of figures that it draws besides its own."""
+    section: ClassVar[Section] = ""
+    """The section of the page that its figures belong to; empty: after all others."""
     replaces: ClassVar[tuple[str, ...]] = ()
     """Kinds of earlier versions that it took the place of."""
 

@@ -38,17 +38,35 @@ NOISE_RECALL = Group(
     "are tokens.",
     variants=("contexts",),
     headline=(),
+    meanings=(
+        ("FF_*", "How often one step on m samples makes the feed-forward part answer the trigger with the noise token; "
+         "near 1 from a few samples on."),
+        ("V_*", "Fraction of the tokens that attention answers with the noise token after one step on m samples; 1 "
+         "takes about as many as there are tokens."),
+    ),
 )  # fmt: skip
 ENTRY = Group(
     "entry", "Entries of the first gradient step",
     "The noise token stands out most in the feed-forward part; in attention its entries are N times as small.",
     format="power",
     headline=(),
+    meanings=(
+        ("FF_noise_*", "Entry of the first feed-forward step from the trigger to the noise token; close to theory, and "
+         "the largest of the three."),
+        ("V_noise_*", "Mean entry of the first step on W_V from any token to the noise token; close to theory, about N "
+         "times smaller than in feed-forward."),
+        ("V_copy_*", "Mean entry of the first step on W_V from a token to itself, less those to other tokens; close to "
+         "theory, above 0 if copying begins."),
+    ),
 )  # fmt: skip
 CV = Group(
     "cv", "Relative spread of the noise row of W_V",
     "Attention can distinguish the noise from other tokens only where this is well below 1.",
     headline=(),
+    meanings=(
+        ("*", "Standard deviation over mean of the noise row of W_V after one step; attention tells noise from other "
+         "tokens where it is well below 1."),
+    ),
 )  # fmt: skip
 SAMPLES_NEEDED = Group(
     "samples_needed", "Samples needed to learn the noise",
@@ -58,6 +76,12 @@ SAMPLES_NEEDED = Group(
         Headline("FF_*", "samples that feed-forward needs, noise {alpha}, N = {n_tokens}"),
         Headline("V_*", "samples that attention needs, noise {alpha}, N = {n_tokens}"),
     ),
+    meanings=(
+        ("FF_*", "Samples from which on one step teaches the noise to the feed-forward part; few, and about as many "
+         "for any number of tokens."),
+        ("V_*", "Samples from which on one step teaches the noise to attention; about proportional to the number of "
+         "tokens."),
+    ),
 )  # fmt: skip
 TOKEN_EXPONENT = Group(
     "token_exponent", "Exponent b in growth ∝ N^b with the number of tokens N",
@@ -66,6 +90,14 @@ TOKEN_EXPONENT = Group(
     headline=(
         Headline("needed_FF_*", "exponent b in samples ∝ N^b, feed-forward, noise {alpha}"),
         Headline("needed_V_*", "exponent b in samples ∝ N^b, attention, noise {alpha}"),
+    ),
+    meanings=(
+        ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
+        ("cv2_*", "Exponent b in (relative spread of the noise row of W_V)² ∝ N^b with N tokens; about 1 by theory."),
+        ("needed_FF_*", "Exponent b in samples ∝ N^b that the feed-forward part needs to learn the noise among N "
+         "tokens; about 0 by theory."),
+        ("needed_V_*", "Exponent b in samples ∝ N^b that attention needs to learn the noise among N tokens; about 1 by "
+         "theory."),
     ),
 )  # fmt: skip
 

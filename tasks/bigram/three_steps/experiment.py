@@ -43,6 +43,15 @@ SIGNAL = Group(
     "The mean of the entries that should store something (off: of all others), next to what the theorem predicts.",
     format="power", variants=("t",),
     headline=(),
+    meanings=(
+        ("W_OV2_remapped*", "Mean entry of the first step that stores tokens as layer 1 has moved them; near theory "
+         "where the theorem holds."),
+        ("*_off*", "Mean entry of this matrix's own step where it should store nothing; near theory where the theorem "
+         "holds."),
+        ("*/t*", "Entry of the step on W_KQ1 from position t to the one before; near theory, which falls like 1/t."),
+        ("*", "Mean entry of this matrix's own step where it should store something; near theory where the theorem "
+         "holds."),
+    ),
 )  # fmt: skip
 OVER_THEORY = Group(
     "over_theory", "Measured / theory",
@@ -53,11 +62,23 @@ OVER_THEORY = Group(
         Headline("W_KQ2", "signal of W_KQ2 / theory"),
         Headline("W_KQ1", "signal of W_KQ1 / theory"),
     ),
+    meanings=(
+        ("W_KQ1_min*", "Smallest ratio of measured to predicted signal of W_KQ1 over the positions t ≥ 3; near 1 where "
+         "the theorem holds."),
+        ("W_KQ1_max*", "Largest ratio of measured to predicted signal of W_KQ1 over the positions t ≥ 3; near 1 where "
+         "the theorem holds."),
+        ("*/t*", "Ratio of measured to predicted signal of W_KQ1 at position t; near 1 where the theorem holds."),
+        ("*", "Ratio of measured to predicted mean signal of this matrix; near 1 where the theorem holds."),
+    ),
 )  # fmt: skip
 CORRELATION = Group(
     "correlation", "Correlation with theory, entry by entry",
     "Near 1 when each single entry is as predicted; with too few sequences it is lower.",
     headline=(),
+    meanings=(
+        ("*", "Correlation of the entries of this matrix's own step with those of theory; 1 if each is as predicted, "
+         "less with few sequences."),
+    ),
 )  # fmt: skip
 RECALL = Group(
     "recall",
@@ -68,6 +89,7 @@ RECALL = Group(
         Headline("W_KQ2", "find the token after the trigger: recall after step 2"),
         Headline("W_KQ1", "look one position back: recall after step 3"),
     ),
+    meanings=(("*", "Fraction of its pairs that this matrix recalls after its own gradient step; 1 is all."),),
 )  # fmt: skip
 ACCURACY = Group(
     "accuracy", "Accuracy",
@@ -78,11 +100,24 @@ ACCURACY = Group(
         Headline("step3", "accuracy after step 3"),
         Headline("read_out", "accuracy with large gains"),
     ),
+    meanings=(
+        ("read_out*", "Accuracy on fresh sequences after all three steps, with gains so large that attention is sharp; "
+         "close to theory."),
+        ("step3*", "Accuracy on fresh sequences after all three steps; it jumps here, since induction needs all three "
+         "matrices."),
+        ("step*", "Accuracy on fresh sequences after step 1 or 2; still low, since induction needs all three "
+         "matrices."),
+    ),
 )  # fmt: skip
 ATTENTION = Group(
     "attention", "Largest attention weight of layer 2",
     "Averaged over sequences. Chance is uniform attention; 1 is all attention on one token.",
     headline=(),
+    meanings=(
+        ("largest_read_out*", "Largest attention weight of layer 2 after all three steps, with large gains; near 1 if "
+         "attention is sharp."),
+        ("largest_step*", "Largest attention weight of layer 2 after this step; 1 if all attention is on one token."),
+    ),
 )  # fmt: skip
 
 CHUNK = 2**21

@@ -34,17 +34,29 @@ CAPACITY = Group(
     "facts per parameter.",
     variants=("end",),
     headline=(Headline("*", "facts stored at d = {d}, α = {alpha}, β = {beta}"),),
+    meanings=(
+        ("*/feasible", "Facts of the largest table that such a model learned; it can hold at least these."),
+        ("*/not_found", "Facts of the smallest table that no training of such a model learned, which does not prove "
+         "that none could."),
+        ("*", "Facts that such a model learns, halfway between the largest table learned and the smallest one not "
+         "learned; more is better."),
+    ),
 )  # fmt: skip
 DENSITY = Group(
     "facts_per_parameter", "Facts per parameter", "The same for all sizes if capacity is proportional to parameters.",
     headline=(),
+    meanings=(
+        ("*", "Facts stored per parameter; more is better, and the same at all sizes means that capacity is "
+         "proportional to parameters."),
+    ),
 )  # fmt: skip
 BITS = Group(
     "bits_per_parameter",
     "Bits per parameter",
     "Bits needed to write down the stored answers, per parameter.",
     headline=(),
-)
+    meanings=(("*", "Bits per parameter that the stored answers take to write down; more is better."),),
+)  # fmt: skip
 EXPONENT = Group(
     "parameter_exponent", "Exponent b in facts ∝ parameters^b", "Theory says that the two are proportional: 1.",
     variants=("error",),
@@ -52,17 +64,38 @@ EXPONENT = Group(
         Headline("all", "exponent b in facts ∝ parameters^b"),
         Headline("feed_forward", "the same, models with hidden units only", 1),
     ),
+    meanings=(
+        ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
+        ("all", "Exponent b in facts ∝ parameters^b over all models; 1 by theory, capacity proportional to "
+         "parameters."),
+        ("feed_forward", "Exponent b in facts ∝ parameters^b over models with hidden units; 1 by theory, capacity "
+         "proportional to parameters."),
+        ("*", "Exponent b in facts ∝ parameters^b at this mix of heads and hidden units; 1 by theory, capacity "
+         "proportional to parameters."),
+    ),
 )  # fmt: skip
 GAIN = Group(
     "feed_forward_gain", "Facts per parameter with hidden units / with attention alone",
     "Above 1, hidden units store more facts than heads with the same number of parameters.",
     headline=(Headline("all", "facts per parameter: with / without hidden units"),),
+    meanings=(
+        ("all", "Facts per parameter with hidden units over those with attention alone, over all dimensions; above 1 "
+         "hidden units store more."),
+        ("*", "Facts per parameter with hidden units over those with attention alone, at this dimension; above 1 "
+         "hidden units store more."),
+    ),
 )  # fmt: skip
-TRAININGS = Group("trainings", "Trainings that each search took", format="whole", headline=())
+TRAININGS = Group(
+    "trainings", "Trainings that each search took", format="whole", headline=(),
+    meanings=(
+        ("*", "Trainings that the search for this capacity took; fewer are faster, and say nothing about the model."),
+    ),
+)  # fmt: skip
 FAILED = Group(
     "failed", "Searches that found nothing",
     "The fraction of seeds in which not even the smallest table was learned; shown only where there are any.",
     headline=(Headline("*", "searches that found nothing, d = {d}, α = {alpha}, β = {beta}", 1),),
+    meanings=(("*", "Fraction of the seeds in which not even the smallest table was learned; 0 is best."),),
 )  # fmt: skip
 
 FIRST_GUESS = {True: 0.1, False: 0.05}

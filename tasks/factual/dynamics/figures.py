@@ -10,7 +10,8 @@ import pandas as pd
 from tasks.factual.dynamics.config import FactDynamicsConfig
 from tasks.factual.dynamics.measures import DISTANCE, LOSS, PROBABILITY, STAGE
 from toytf import theory
-from toytf.figures import curves, fractions, scaling_curves, series
+from toytf.curves import curves
+from toytf.figures import fractions, scaling_curves, series
 from toytf.task import FLOOR
 from toytf.tidy import over_seeds
 

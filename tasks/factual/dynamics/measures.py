@@ -22,19 +22,53 @@ LOSS = replace(
     EVAL,
     variants=("alpha",),
     headline=(Headline("fact_accuracy", "accuracy on facts"), Headline("fact_loss", "loss on facts (nats)")),
-)
-KNOWING = replace(FLOOR, headline=(Headline("fact_loss/relation_only", "loss of knowing the relation only (nats)", 1),))
+    meanings=(
+        ("fact_accuracy*", "Accuracy on facts, each asked equally often; 1 if the model knows all."),
+        ("fact_loss*", "Loss on facts, each asked equally often, in nats; 0 if the model knows all."),
+        ("relation_loss*", "Loss on relations, where any answer of the right relation counts, in nats; 0 once "
+         "relations are known."),
+        ("subject_loss*", "Loss on subjects, where any answer counts that has the place of the right one in its own "
+         "relation, in nats; 0 once subjects are known."),
+    ),
+)  # fmt: skip
+KNOWING = replace(
+    FLOOR, headline=(Headline("fact_loss/relation_only", "loss of knowing the relation only (nats)", 1),),
+    meanings=(
+        ("*/marginal*", "Loss of knowing only how often answers come, H(a) in nats; a model that knows anything else "
+         "is below."),
+        ("*/relation_only*", "Loss of knowing the relation but not the subject, H(a|r) in nats: the height of the "
+         "plateau; in the end the model is below."),
+        ("*/subject_only*", "Loss of knowing the subject but not the relation, H(a|s) in nats; in the end the model is "
+         "below."),
+    ),
+)  # fmt: skip
 PROBABILITY = Group(
     "probability", "Which answers get the probability",
     "On the plateau most of it goes to wrong answers of the right relation: the model makes facts up.",
     variants=("alpha",),
     headline=(),
+    meanings=(
+        ("right*", "Mean probability of the right answer; 1 once all facts are learned."),
+        ("same_relation*", "Mean probability of wrong answers of the right relation; large on the plateau, where "
+         "answers are made up, and 0 in the end."),
+        ("same_subject*", "Mean probability of answers that the subject has under other relations; 0 in the end."),
+        ("elsewhere*", "Mean probability of answers that fit neither the relation nor the subject; 0 as soon as one of "
+         "the two is known."),
+    ),
 )  # fmt: skip
 DISTANCE = Group(
     "tv", "Distance of the answers from p(a|r), p(a|s), p(a)",
     "If it is near 0 for p(a|r), the model knows the relation and nothing about the subject.",
     unit="total variation", variants=("alpha",),
     headline=(),
+    meanings=(
+        ("relation*", "Distance of the predictions from p(a|r), what the relation alone tells; near 0 on the plateau, "
+         "where only relations are known."),
+        ("subject*", "Distance of the predictions from p(a|s), what the subject alone tells; near 0 while only "
+         "subjects are known."),
+        ("marginal*", "Distance of the predictions from p(a), how often answers come; near 0 while neither subjects "
+         "nor relations are known."),
+    ),
 )  # fmt: skip
 STAGE = Group(
     "stage", "Step at which a part of the facts is learned",
@@ -45,10 +79,21 @@ STAGE = Group(
         Headline("subject", "step at which subjects are half learned"),
         Headline("within_set", "step at which facts are half learned, given the relation"),
     ),
+    meanings=(
+        ("relation*", "Step of the first evaluation at which relations are half learned: their loss is below half of a "
+         "guess's; close to theory."),
+        ("subject*", "Step of the first evaluation at which subjects are half learned: their loss is below half of a "
+         "guess's; close to theory."),
+        ("within_set*", "Step of the first evaluation at which facts are half learned, given the relation: half of "
+         "H(a|r) is gone; close to theory."),
+        ("marginal*", "Step of the first evaluation at which it is half learned how often answers come; close to "
+         "theory."),
+    ),
 )  # fmt: skip
 OVER_THEORY = Group(
     "over_theory", "Measured / theory", "1 if a stage comes when theory predicts it.", variants=("alpha",),
     headline=(),
+    meanings=(("*", "Step at which this stage came over the one that theory predicts; 1 if theory is exact."),),
 )  # fmt: skip
 PLATEAU = Group(
     "plateau", "The plateau at H(a|r), where answers are made up",
@@ -59,27 +104,59 @@ PLATEAU = Group(
         Headline("loss", "loss on the plateau, where answers are made up"),
         Headline("accuracy", "accuracy on the plateau"),
     ),
+    meanings=(
+        ("start*", "Step of the first evaluation on the plateau, where the model knows relations and makes answers "
+         "up."),
+        ("end*", "Step of the last evaluation on the plateau; after it the model begins to know facts."),
+        ("length*", "Steps between relations and facts being half learned, in which answers are made up; close to "
+         "theory, and short is good."),
+        ("loss*", "Loss on the plateau in nats; by theory H(a|r), that of knowing the relation and nothing else."),
+        ("accuracy*", "Accuracy on the plateau; by theory that of always naming the likeliest answer of the relation."),
+        ("tv*", "Distance of the predictions from p(a|r) on the plateau; near 0 if the model knows relations and "
+         "nothing else."),
+    ),
 )  # fmt: skip
 CLOSEST = Group(
     "closest", "Smallest distance of the answers from what one part predicts",
     "Near 0 if at some time the model knew that part and nothing else.",
     unit="total variation", variants=("alpha",),
     headline=(),
+    meanings=(
+        ("relation*", "Smallest distance of the predictions from p(a|r) in the whole run; near 0 if at some time only "
+         "relations were known."),
+        ("subject*", "Smallest distance of the predictions from p(a|s) in the whole run; near 0 if at some time only "
+         "subjects were known."),
+        ("marginal*", "Smallest distance of the predictions from p(a) in the whole run; near 0 if at some time only "
+         "frequencies were known."),
+    ),
 )  # fmt: skip
 TAIL = Group(
     "tail", "Exponent b in the final decay of the loss, loss ∝ t^−b", "About 1 once the facts are learned.",
     variants=("alpha", "error"),
     headline=(),
+    meanings=(
+        ("exponent*/error*", "Standard error of this exponent; the smaller, the better the power law fits."),
+        ("exponent*", "Exponent b in loss ∝ t^−b over the last half of the steps; about 1 once the facts are learned."),
+    ),
 )  # fmt: skip
 WEIGHTS = Group(
     "weights", "Attention w by kind of token", "Subjects and relations gain weight; noise keeps its initial weight.",
     variants=("alpha",),
     headline=(),
+    meanings=(
+        ("subject*", "Mean attention w on subjects at the end; large once the model uses subjects."),
+        ("relation*", "Mean attention w on relations at the end; large once the model uses relations."),
+        ("noise*", "Mean attention w on noise tokens at the end; small, since noise tells nothing about the answer."),
+        ("end*", "Attention w on the end token at the end; it grows only if some answers come more often than others."),
+    ),
 )  # fmt: skip
 CONSERVED = Group(
     "conserved", "Drift of w² − ΣW²", "A gradient flow keeps w² − ΣW² constant; steps of finite size nearly do.",
     variants=("alpha",),
     headline=(),
+    meanings=(
+        ("drift*", "Largest change of w² − ΣW² over the run; 0 for a gradient flow, and small for small steps."),
+    ),
 )  # fmt: skip
 
 CLOSE = 0.05

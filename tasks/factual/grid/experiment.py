@@ -11,13 +11,18 @@ from tasks.factual.grid.config import FactGridConfig
 from tasks.factual.trainings import Sizes, TableSize, Trial, trained_accuracies
 from toytf.experiments.study import Study, factors
 from toytf.measurement import Group, Headline, Measurement, Quantity, flat
-from toytf.report.story import counted, percent
+from toytf.report.story import percent
 from toytf.runs import Run
 from toytf.tidy import over_seeds
+from toytf.words import counted
 
 ACCURACY = Group(
     "accuracy", "Best accuracy", "The best of all trainings of a model on the table; 1 if it knows every fact.",
     headline=(Headline("*", "best accuracy, heads: {n_heads}, hidden units: {width}"),),
+    meanings=(
+        ("*", "Best accuracy of all trainings with so many heads (H) and hidden units (m); 1 if such a model learns "
+         "every fact."),
+    ),
 )  # fmt: skip
 
 PAPER = 32

@@ -318,7 +318,7 @@ def test_a_silent_memory_has_no_figures(store: Run) -> None:
 
 def test_the_page_has_the_theory_beside_what_was_measured(three_rules: toytf.Run) -> None:
     html = three_rules.report_file.read_text(encoding="utf-8")
-    table = html[html.index("<table>") :].partition("</table>")[0]
+    table = html[html.index("Every metric with what it means") :].partition("</table>")[0]
     assert re.findall("<th>(.*?)</th>", table) == ["", "measured", "ideal", "theory", "chance"]
     for text in (
         "Recall, as a fraction of the pairs",
@@ -326,7 +326,7 @@ def test_the_page_has_the_theory_beside_what_was_measured(three_rules: toytf.Run
         "hebbian_correct_mean",
     ):
         assert text in table
-    assert f"<td>{D / math.sqrt(N):.3f}</td>" in table
+    assert f">{D / math.sqrt(N):.3f}</td>" in table
 
 
 def test_the_table_in_the_terminal_has_the_theory_too(three_rules: toytf.Run, invoke: "Callable[..., Ended]") -> None:

@@ -38,17 +38,38 @@ STORED = Group(
         Headline("*", "pairs stored by {rule}, width {width}, at d = {d}"),
         Headline("*", "pairs stored by {rule} at d = {d}"),
     ),
+    meanings=(
+        ("*/feasible", "Largest number of pairs that was found to be stored: the lower end of the search."),
+        ("*/infeasible", "Smallest number of pairs that no matrix stores, by a certificate or as far as the solver can "
+         "tell: the upper end of the search."),
+        ("*/not_found", "Smallest number of pairs for which no memory was found, which does not prove that there is "
+         "none: the upper end of the search."),
+        ("*", "Pairs that this rule stores at this dimension d, and width m if it has one; more is better, and theory "
+         "is about random vectors."),
+    ),
 )  # fmt: skip
-OVER_THEORY = Group("over_theory", "Measured / theory", "At 1 theory predicts the capacity exactly.", headline=())
+OVER_THEORY = Group(
+    "over_theory", "Measured / theory", "At 1 theory predicts the capacity exactly.", headline=(),
+    meanings=(("*", "Pairs stored over what theory predicts for random vectors; 1 if theory is exact."),),
+)  # fmt: skip
 LOAD = Group(
     "load", "Load p log p / (d_in d_out) of p pairs",
     "For the best weights it falls slowly towards 1/2 as the dimension grows.",
     headline=(),
+    meanings=(
+        ("*", "Load p log p / (d_in d_out) of the p pairs stored; more is better, and that of the best weights falls "
+         "slowly to 1/2 as d grows."),
+    ),
 )  # fmt: skip
-FACTS = Group("facts_per_parameter", "Associations per parameter", "Pairs stored per weight.", headline=())
+FACTS = Group(
+    "facts_per_parameter", "Associations per parameter", "Pairs stored per weight.", headline=(),
+    meanings=(("*", "Pairs stored per weight; more is better."),),
+)  # fmt: skip
 BITS = Group(
-    "bits_per_parameter", "Bits per parameter", "Bits needed to write down the stored answers, per weight.", headline=()
-)
+    "bits_per_parameter", "Bits per parameter", "Bits needed to write down the stored answers, per weight.",
+    headline=(),
+    meanings=(("*", "Bits per weight that the stored answers take to write down; more is better."),),
+)  # fmt: skip
 EXPONENT = Group(
     "exponent", "Exponent b in capacity ∝ dimension^b", "2 means that capacity is proportional to the number "
     "of weights of a square matrix.", variants=("error",),
@@ -56,11 +77,20 @@ EXPONENT = Group(
         Headline("*", "exponent b in pairs ∝ d^b, {rule}, width {width}"),
         Headline("*", "exponent b in pairs ∝ d^b, {rule}"),
     ),
+    meanings=(
+        ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
+        ("*", "Exponent b in pairs ∝ d^b for this rule; 2 if capacity is proportional to the number of weights of a "
+         "square matrix."),
+    ),
 )  # fmt: skip
 WIDTH_EXPONENT = Group(
     "width_exponent", "Exponent b in capacity ∝ width^b", "1 means that twice the width stores twice as many pairs.",
     variants=("error",),
     headline=(Headline("*", "exponent b in pairs ∝ width^b, {rule}, d = {d}"),),
+    meanings=(
+        ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
+        ("*", "Exponent b in pairs ∝ width^b for this rule; 1 if twice the width stores twice as many pairs."),
+    ),
 )  # fmt: skip
 
 TINY_MARGIN = 0.05

@@ -27,13 +27,13 @@ from toytf.memory.problem import StorageProblem
 from toytf.memory.rank import decide_rank
 from toytf.memory.solver import Decision, Status, decide
 from toytf.randomness import generator
-from toytf.report.story import listed
 from toytf.runs import Run
 from toytf.stopping import check_stop
 from toytf.task import EVAL
 from toytf.training.freezing import trainable_ever
 from toytf.training.learner import SeedLearner
 from toytf.training.loop import Trainer
+from toytf.words import listed
 
 BREAK = Group(
     "break", "Load p / p_c at which recall falls below 0.99", "Recall of the best weights breaks near 1, the "
@@ -46,28 +46,59 @@ BREAK = Group(
         Headline("*_bare", "the same for training on the pairs alone: {memory}, {setting}", 1),
         Headline("*_best", "the same for the best matrix: {memory}, {setting}", 1),
     ),
+    meanings=(
+        ("*_half", "Load, pairs over capacity, at which this recall or accuracy falls below 0.5; the larger, the more "
+         "is stored."),
+        ("*_learned", "Load, pairs over capacity, at which learned recall falls below 0.99; the larger the better, up "
+         "to about 1."),
+        ("*_accuracy", "Load, pairs over capacity, at which the accuracy of the model falls below 0.99; the larger the "
+         "better."),
+        ("*_hebbian", "Load, pairs over capacity, at which recall of the Hebbian matrix falls below 0.99; learned "
+         "recall should last longer."),
+        ("*_least_squares", "Load, pairs over capacity, at which recall of least squares falls below 0.99; learned "
+         "recall should last longer."),
+        ("*_bare", "Load, pairs over capacity, at which recall after training on the pairs alone falls below 0.99; "
+         "what training can store at best."),
+        ("*_best", "Load, pairs over capacity, at which recall of the best matrix falls below 0.99; near 1, the "
+         "capacity limit."),
+    ),
 )  # fmt: skip
 BREAK_SIZE = Group(
     "break_size", "Size at which learned recall falls below 0.99", "On the way from little load to much, the memory "
     "that breaks first is the one that fails first.",
     headline=(Headline("*", "size at which learned recall breaks: {memory}, {setting}", 2),),
+    meanings=(
+        ("*", "Size, from little load to much, at which learned recall of this memory falls below 0.99; the later, the "
+         "more it holds."),
+    ),
 )  # fmt: skip
 STORABLE = Group(
     "storable", "Can any matrix hold all pairs?", "1: one that recalls all of them was found; 0: there is a "
     "certificate that none exists.",
     headline=(Headline("*", "fraction of seeds with a matrix that holds all pairs: {memory}", 3),),
+    meanings=(
+        ("*", "Whether any matrix holds all pairs: 1 if one was found, 0 if there is a certificate that none exists."),
+    ),
 )  # fmt: skip
 MOST = Group(
     "most", "Largest fraction of the pairs that one matrix was found to recall", "1 as long as all pairs can be "
     "stored; beyond, the pairs that are hardest for a trained matrix are given up.", headline=(),
+    meanings=(
+        ("*", "Largest fraction of the pairs that one matrix was found to recall; 1 as long as all can be stored."),
+    ),
 )  # fmt: skip
 BARE = Group(
     "bare", "Recall after training on the pairs alone", "Adam on the cross-entropy of all pairs at once, without a "
     "transformer around the matrix: what training can store here if nothing else stands in its way.", headline=(),
+    meanings=(
+        ("*", "Fraction of the pairs recalled after training on them alone, without a transformer; 1 if training can "
+         "store them all."),
+    ),
 )  # fmt: skip
 STEPS = Group(
     "trained", "Training steps with a finite loss", "Fewer than asked for if the training diverged.", format="whole",
     place="full", headline=(),
+    meanings=(("*", "Training steps with a finite loss; fewer than asked for if the training diverged."),),
 )  # fmt: skip
 
 WHOLE = 0.99
