@@ -6,6 +6,7 @@ their metrics, and how long it takes. An expectation holds on the mean over seed
 
 import json
 import operator
+import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_s
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, nearest, reason, shortened
 from toytf.files import write_atomic
 from toytf.runs.lock import locked
+from toytf.runs.provenance import Origin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +121,8 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
 
     Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again.
     """
-    chosen = {name: load_claim(path) for name, path in choose(names).items()}
+    files = choose(names)
+    chosen = {name: load_claim(path) for name, path in files.items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -129,14 +132,22 @@ def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
         for name, (claim, configs) in chosen.items():
             sys.stderr.write(f"{name} (about {claim.minutes:g} minutes)\n")
             try:
-                outcomes.append(check(name, claim, configs, out))
+                outcomes.append(check(name, claim, configs, out, _origin(name, files[name], out)))
             except Interrupted:
                 raise Interrupted(f"stopped during {name}; to continue, run the same command again") from None
             _write(outcomes, out)
     return outcomes
 
 
-def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Path) -> Outcome:
+def _origin(name: str, path: Path, out: Path) -> Origin:
+    """What to type to check this claim alone: a claim that ships goes by its name, one's own by its file."""
+    asked = name if path in claim_files().values() else str(path)
+    return Origin(command=shlex.join(["toytf", "claims", asked, "--out", str(out)]))
+
+
+def check(
+    name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Path, origin: Origin | None = None
+) -> Outcome:
     """Run one claim and compare."""
     from toytf.experiments.launch import run_config
 
@@ -145,7 +156,7 @@ def check(name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Pa
     note = claim.note
     for run, config in configs.items():
         try:
-            seeds[run] = run_config(config, directories[run], resume=True).seeds
+            seeds[run] = run_config(config, directories[run], resume=True, origin=origin).seeds
         except SystemRefused:
             raise  # which says nothing about the claim
         except RunFailed as failure:

@@ -27,8 +27,7 @@ def read_config(
     mapping is relative to `folder` (default: the working directory).
     """
     if isinstance(source, str | Path):
-        own = Path(f"{source}.yaml")  # a bare name means one's own file before what ships
-        path = own if is_file(own) and not is_file(Path(source)) else locate(source, Path())
+        path = source_file(source)
         merged = _compose(_load(path, source), path, ())
     else:
         path = (folder or Path()) / "config"
@@ -39,6 +38,12 @@ def read_config(
     for key, value in pairs:
         _override(merged, key, value)
     return {str(key): value for key, value in merged.items()}
+
+
+def source_file(source: Path | str) -> Path:
+    """The file that a path or a bare name means: a bare name is one's own file before one that ships."""
+    own = Path(f"{source}.yaml")
+    return own if is_file(own) and not is_file(Path(source)) else locate(source, Path())
 
 
 def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A number may be written 1e-3, as YAML 1.2 has it; a date is a string; a key may 
 
 import re
 from collections.abc import Hashable
+from math import inf
 from typing import Any
 
 import yaml
@@ -99,6 +100,15 @@ def load_yaml(text: str, label: str) -> Any:
 def dump_yaml(data: Any) -> str:
     """A plain value as YAML; `load_yaml` gives it back."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def inline_yaml(value: Any) -> str:
+    """A value as YAML on one line, as in an override; what YAML has no word for is shown as Python prints it."""
+    try:
+        text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=inf, default_flow_style=True)
+    except yaml.YAMLError:
+        return str(value)
+    return str(text).removesuffix("\n").removesuffix("\n...")
 
 
 def _plain(value: Any, label: str) -> Any:

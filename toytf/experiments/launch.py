@@ -15,6 +15,7 @@ from toytf.config.sections import digest
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason
 from toytf.runs import Run
 from toytf.runs.lock import locked
+from toytf.runs.provenance import Origin, add_start, origin_of
 
 
 def default_directory(source: Path | str | dict[str, Any], config: ExperimentConfig) -> Path:
@@ -40,14 +41,17 @@ def run(
     that seems to need more memory than there is.
     """
     config = load_config(source, overrides)
+    origin = origin_of(source, overrides, out=out, resume=resume, force=force)
     if out is None and resume and isinstance(source, str | Path) and lies_in_run(Path(source)):
         out = Path(source).parent
     directory = Path(out) if out is not None else default_directory(source, config)
-    return run_config(config, directory, resume=resume, force=force)
+    return run_config(config, directory, resume=resume, force=force, origin=origin)
 
 
-def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force: bool = False) -> Run:
-    """Run a validated config in a directory."""
+def run_config(
+    config: ExperimentConfig, directory: Path, *, resume: bool, force: bool = False, origin: Origin | None = None
+) -> Run:
+    """Run a validated config in a directory; its provenance will tell the origin."""
     with _undisturbed():
         work = implementation(config)  # imports torch and all else that takes long
     config = config.resolved()
@@ -61,6 +65,7 @@ def run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force
         started = Run.start(directory, config, resume=resume)
         if not started.finished:
             try:
+                add_start(directory, origin or Origin(), getattr(config, "device", None))
                 experiment.run(started)
             except Exception as error:
                 if is_new and not isinstance(error, Interrupted):

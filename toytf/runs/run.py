@@ -1,5 +1,6 @@
 """The run directory: the only state. Resuming, inspecting, comparing and claims all read it."""
 
+import importlib
 import json
 import shlex
 import shutil
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from toytf.config import sections as configs
 from toytf.config.plugins import ExperimentConfig, load_config
-from toytf.errors import UserError
+from toytf.errors import UserError, nearest, shortened
 from toytf.files import write_atomic
 from toytf.measurement import Quantity, is_reference, quantity_of
 from toytf.runs import checksums
 from toytf.runs.checksums import Checksums, read_bytes, sha256
+from toytf.runs.provenance import PROVENANCE, Provenance, read_provenance
 from toytf.runs.rows import COLUMNS, read_columns, read_rows
 from toytf.runs.summary import by_seed, summarise
 from toytf.tidy import tidy
@@ -106,7 +108,8 @@ class Run:
                 raise UserError(f"{path} already exists and does not belong to this run: choose another --out")
         for name, file in beside.items():
             write_atomic(run.directory / name, file)
-        (run.directory / checksums.NAME).unlink(missing_ok=True)
+        for name in (checksums.NAME, PROVENANCE):  # of an earlier run
+            (run.directory / name).unlink(missing_ok=True)
         Checksums(run.directory)[run.config_file.name] = sha256(content)
         write_atomic(run.config_file, content)  # last: its presence means that the run can be resumed
         return run._as_configured()
@@ -157,8 +160,8 @@ class Run:
         training = getattr(config, "train", None) if config.trains_model else None  # rows of a study are whole cases
         at_start = steps == {0} and all("-step000000." in path.name for path in saved)
         if nothing or (at_start and training is not None and training.steps and not diverged):
-            names = ("config.yaml", checksums.NAME, "metrics.jsonl", COLUMNS, "timing.json", *config.files())
-            for path in (*saved, *(self.directory / name for name in names)):
+            names = ("config.yaml", checksums.NAME, "metrics.jsonl", COLUMNS, "timing.json", PROVENANCE)
+            for path in (*saved, *(self.directory / name for name in (*names, *config.files()))):
                 path.unlink(missing_ok=True)
             if self.checkpoints.is_dir():
                 self.checkpoints.rmdir()
@@ -209,6 +212,11 @@ class Run:
     def config(self) -> ExperimentConfig:
         """The validated config."""
         return load_config(self.config_file, of_run=True)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Its title, and of each of its starts when, by which command and with what; as far as it is known."""
+        return read_provenance(self.directory)
 
     @property
     @once
@@ -274,6 +282,25 @@ class Run:
         content = _as_json(summarise(self.history, self.columns))
         Checksums(self.directory)[self.summary_file.name] = sha256(content)
         write_atomic(self.summary_file, content)
+
+    @property
+    def figure_names(self) -> list[str]:
+        """The figures that were drawn, for `figure`."""
+        return sorted(path.stem for path in self.figures.glob("*.json"))
+
+    def figure(self, name: str) -> Any:
+        """A figure of the page, as plotly has it."""
+        found = self.kept_figure(name)
+        if found is None:
+            raise UserError(
+                f'{self.directory}: no figure is called "{shortened(name)}": {nearest(name, self.figure_names)}'
+            )
+        return found
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; the report lies above the runs, and is asked only here."""
+        notebook = importlib.import_module("toytf.report.notebook")
+        return str(notebook.run_html(self))
 
     def write_figure(self, name: str, figure: Any) -> None:
         """Write a figure as plotly JSON into figures/, unless it was kept there when it was measured."""

@@ -11,7 +11,7 @@ from toytf.experiments.experiment import Experiment
 from toytf.experiments.process import cpu_threads
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import probe_figures, training_figures
-from toytf.experiments.train.story import training_findings
+from toytf.experiments.train.story import lasting_onsets, training_findings
 from toytf.measurement import Measurement
 from toytf.report.page import write_report
 from toytf.report.terminal import ProgressLine
@@ -39,7 +39,7 @@ class Training(Experiment):
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Curves, what the probes drew of the first seed in the end, and attention maps."""
-        yield from training_figures(run.trained)
+        yield from training_figures(run.trained, lasting_onsets(run.trained))
 
     def findings(self, run: Run) -> Iterator[str]:
         """Is the task solved, in which order did that come, and which predictions were not trained."""
@@ -102,6 +102,7 @@ class Training(Experiment):
     def _keep(self, run: Run, evaluation: Evaluation) -> None:
         """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
         if evaluation.seed == self.config.seeds[0]:
+            configs = {probe.kind: probe for probe in self.config.probes}
             for (kind, on), result in evaluation.results.items():
-                for name, figure in probe_figures(result, kind, on).items():
+                for name, figure in probe_figures(result, configs[kind], on).items():
                     run.keep_figure(name, figure)
