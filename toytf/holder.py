@@ -38,6 +38,13 @@ class Holder:
     """How many pairs fit; None: as many as in a matrix of this shape and rank (`matrix_limits`)."""
 
 
+def is_finite(holder: Holder) -> bool:
+    """Are all its vectors and answers numbers?"""
+    stored, memory = holder.association, holder.memory
+    answers = memory if isinstance(memory, torch.Tensor) else memory(stored.keys)
+    return all(bool(x.isfinite().all()) for x in (stored.keys, stored.values, answers))
+
+
 def by_name(held: Iterable[Holder]) -> dict[str, tuple[list[Holder], list[Holder]]]:
     """For each name the holders that together are the whole, and those of single heads."""
     found: dict[str, list[Holder]] = {}

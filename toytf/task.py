@@ -18,16 +18,46 @@ from toytf.models.transformer import Slot, ToyTransformer
 if TYPE_CHECKING:
     from toytf.grafts import Graft
     from toytf.holder import Holder
+    from toytf.views.facts import FactSheet
 
 EVAL = Group(
     "eval", "Accuracy and loss by role", "How well each kind of position is predicted, next to ideal and chance.",
     timed="halfway",
+    meanings=(
+        ("*_accuracy*", "Accuracy on the positions of this role; higher is better, up to the ideal."),
+        ("*_loss*", "Mean cross-entropy on the positions of this role, in nats; lower is better, down to the ideal."),
+    ),
 )  # fmt: skip
 FLOOR = Group(
     "floor", "What trivial heuristics reach", "A model that is no better than these has not learned the task.",
     place="last", curve=False, variants=("heuristic",), short=True,
+    meanings=(
+        ("*_accuracy/*", "Accuracy of a simple rule that does not solve the task; a model that has learned it is "
+         "above."),
+        ("*_loss/*", "Loss of a simple rule that does not solve the task, in nats; a model that has learned it is "
+         "below."),
+    ),
 )  # fmt: skip
-DATA = Group("data", "The held-out sequences", place="last", curve=False, headline=())
+DATA = Group(
+    "data", "The held-out sequences", place="last", curve=False, headline=(),
+    meanings=(("*", "What the held-out sequences are like, which helps to read the other metrics."),),
+)  # fmt: skip
+
+
+def meanings_by_role(texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Sentences about accuracy and loss for measurements of EVAL, by role.
+
+    Of two roles of which one ends like the other, such as `context` and `in_context`, the longer comes first: before a
+    role there may be factors of a study.
+    """
+    return tuple(
+        meaning
+        for role in sorted(texts, key=len, reverse=True)
+        for meaning in (
+            (f"*{role}_accuracy*", f"Accuracy on {texts[role]}; higher is better, up to the ideal."),
+            (f"*{role}_loss*", f"Loss on {texts[role]}, in nats; lower is better, down to the ideal."),
+        )
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +79,15 @@ class Batch:
         """How many positions are asked, counted from the end."""
         return self.targets.shape[1]
 
+    def at_positions(self, asked: Bool[Tensor, "batch asked"]) -> Bool[Tensor, "batch position"]:
+        """A role at all positions: those before the ones that are asked have none."""
+        return torch.nn.functional.pad(asked, (self.tokens.shape[1] - self.last, 0))
+
+    def first_positions(self, n: int) -> "Batch":
+        """The sequences cut after n positions, of a batch in which all are asked; their latents are left out."""
+        roles = {name: values[:, :n] for name, values in self.roles.items()}
+        return Batch(self.tokens[:, :n], self.targets[:, :n], roles)
+
     def part(self, start: int, stop: int) -> "Batch":
         """The sequences from start to before stop."""
         roles, latents = (
@@ -68,6 +107,16 @@ class Answers:
     """None: the target."""
     candidates: Bool[Tensor, "batch #asked output"] | None = None
     """None: all outputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Annotation:
+    """How a person reads sequences: which tokens play a part in them, and where each layer should look."""
+
+    parts: Mapping[str, Bool[Tensor, "batch position"]]
+    """The positions of each part, by what it is in a phrase; of a position with several parts, the first counts."""
+    right_keys: Mapping[int, Bool[Tensor, "batch query position"]] = field(default_factory=dict)
+    """By layer, from 0: where a query should attend, of all positions or of the last ones; nowhere if that is open."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +168,8 @@ class Task(ABC):
 
     Each stands alone; one that begins as that of the goal does, up to a comma, is shortened in the table.
     """
+    role_texts: Mapping[str, str] = {}
+    """What each role is about, for the sentences that explain its metrics: {"fact": "facts"}, as in `Loss on facts`."""
 
     def __init__(self, config: Any, device: torch.device) -> None:
         self.config = config
@@ -143,6 +194,15 @@ class Task(ABC):
     def statistics(self, batch: Batch) -> Sequence[Measurement]:
         """Facts about a batch that explain its metrics: measurements of DATA."""
         return ()
+
+    @property
+    def about(self) -> str:
+        """What the task is, in a sentence or two for someone who does not know it."""
+        return (type(self.config).__doc__ or self.config.kind).strip().partition("\n")[0]
+
+    def annotate(self, batch: Batch) -> Annotation:
+        """The parts that tokens play, and where layers should look; by default, only where something is asked."""
+        return Annotation({"asked": batch.at_positions(batch.roles[self.goal])})
 
     def check_goal(self) -> None:
         """Refuse a goal that is no role of this task, before something is measured there."""
@@ -179,6 +239,11 @@ class Task(ABC):
             for role, phrase in short.items()
         )
 
+    @property
+    def role_meanings(self) -> tuple[tuple[str, str], ...]:
+        """What the accuracies and losses of the roles mean; of a role without a text, what can be said of any."""
+        return (*meanings_by_role(self.role_texts), *EVAL.meanings)
+
     def rivals(self, batch: Batch) -> Mapping[str, Int[Tensor, "batch position"]]:
         """Named answers other than the target whose probability is of interest, such as a noise token."""
         return {}
@@ -192,6 +257,10 @@ class Task(ABC):
         from toytf.holder import holders, memories
 
         return [*holders(memories(model, self), model)]
+
+    def facts(self, model: ToyTransformer) -> "FactSheet | None":
+        """What the model knows, fact by fact; None of a task that is not about facts."""
+        return None
 
     @torch.no_grad()
     def ideal(self, model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None) -> None:

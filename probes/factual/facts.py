@@ -1,7 +1,9 @@
 """Which facts a model knows, asked for one by one instead of as often as they come."""
 
 from probes.factual.config import FactsProbeConfig
-from probes.factual.tables import FactProbe, answers, are_answered, by_pair, final_streams, margins, wrong_fact
+from probes.factual.tables import FactProbe
+from tasks.factual.sheet import sheet_of
+from tasks.factual.streams import replies
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline
 from toytf.models.transformer import ToyTransformer
@@ -10,7 +12,14 @@ from toytf.probe import ProbeResult
 FACTS = Group(
     "facts", "Facts known", "How many facts the model knows, each asked equally often; `stored` counts those "
     "that are answered correctly in every draw of the noise. Chance is a guess.",
-    headline=(Headline("stored", "facts that are right whatever the noise around them", 1),),
+    section="facts", headline=(Headline("stored", "facts that are right whatever the noise around them", 1),),
+    meanings=(
+        ("accuracy*", "Fraction of the facts answered correctly, each asked equally often; 1 if the model knows all."),
+        ("stored*", "Fraction of the facts answered correctly in every draw of the noise around them; 1 if the model "
+         "knows all for sure."),
+        ("relation_accuracy*", "How often the answer belongs to the right relation, whatever the subject; 1 once "
+         "relations are known."),
+    ),
 )  # fmt: skip
 
 
@@ -20,39 +29,20 @@ class FactsProbe(FactProbe):
     `facts/stored`               the fraction of facts that are right in every draw
     `facts/relation_accuracy`    how often the answer is one of A_r
 
-    The facts that are wrong most often are named. Chance is a guess, the same in every draw.
+    Wrong facts are named, those of the smallest margin first. Chance is a guess, the same in every draw.
     """
 
     config: FactsProbeConfig
 
     def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
         """Ask for every fact among fresh noise."""
-        draws, U, r = self.config.repeats, model.unembed.W_U, task.pairs[:, 1]
-        x, predicted = final_streams(model, task, draws).flatten(0, 1), task.targets.repeat_interleave(draws)
-        margin = margins(x, U, predicted)
-        right = are_answered(margin, x, U, predicted)
-        predicted[~right] = answers(x[~right], U)
-        predicted, right = predicted.view(-1, draws), right.view(-1, draws)
+        found, r = replies(model, task, self.config.repeats), task.pairs[:, 1]
+        sheet = sheet_of(found, task)
         guess, guess_in_set = 1 / task.sets.shape[1], float(task.sets.float().mean(1)[r].mean())
-        in_set = float(task.sets[r[:, None], predicted].float().mean())
-        found = [
-            FACTS.measurement(float(right.float().mean()), "accuracy", ideal=1.0, chance=guess),
-            FACTS.measurement(float(right.all(1).float().mean()), "stored", ideal=1.0, chance=guess),
+        in_set = float(task.sets[r[:, None], found.said].float().mean())
+        measured = [
+            FACTS.measurement(float(found.right.float().mean()), "accuracy", ideal=1.0, chance=guess),
+            FACTS.measurement(float(found.right.all(1).float().mean()), "stored", ideal=1.0, chance=guess),
             FACTS.measurement(in_set, "relation_accuracy", ideal=1.0, chance=guess_in_set),
         ]
-        often_wrong = (~right).sum(1).argsort(descending=True, stable=True)[: self.config.failures].tolist()
-        wrong = [
-            wrong_fact(task, fact, int(predicted[fact][~right[fact]][0]))
-            for fact in often_wrong
-            if not right[fact].all()
-        ]
-        table = by_pair(margin.view(-1, draws).mean(1), task).cpu().numpy()
-
-        def draw() -> object:
-            from toytf.figures import heat_maps
-
-            panel = (table, task.table.subject_names, task.table.relation_names)
-            title = "Logit of the right answer minus the best other one, averaged over noise: red is known, blue is not"
-            return heat_maps({"": panel}, title, x="relation", y="subject")
-
-        return ProbeResult(found, {found[0].flat: wrong}, draw)
+        return ProbeResult(measured, {measured[0].flat: [*map(str, sheet.wrong(self.config.failures))]}, sheet.figure)

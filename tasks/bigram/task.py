@@ -3,7 +3,7 @@
 One sequence with the fixed triggers `e` and `t`, which drew the outputs `k` and `e`:
 
     position    1  2  3  4  5  6  7  8  9 10 11
-    token       h  e  k  a  t  e  k  ␠  t  e  k
+    token       h  e  k  a  t  e  k  ␣  t  e  k
     counter     0  1  0  0  1  2  0  0  2  3  0     how often this trigger has been seen, itself included
     role        g  f  g  g  f  c  g  g  c  c  g     global, first_seen (output not yet known), in_context (copy it)
 
@@ -21,6 +21,7 @@ There, *trapped* means only that the outputs close a circle: noise leaves it now
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -30,20 +31,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tasks.alias import AliasTable
-from tasks.bigram.config import EXTRA, BigramConfig
+from tasks.bigram.config import EXTRA, SHAKESPEARE, BigramConfig
 from tasks.bigram.corpus import BigramTable, load_table
 from tasks.bigram.floors import heuristic_floors, optimal_levels, to_beat
 from tasks.bigram.memories import bigram_memories
+from tasks.bigram.reading import annotate
 from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator as stream
-from toytf.task import DATA, FLOOR, Batch, Memory, Task
+from toytf.task import DATA, FLOOR, Annotation, Batch, Memory, Task
 
-_VISIBLE = {" ": "␠", "\n": "⏎", "\t": "⇥"}
+_VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
+STATISTIC = replace(
+    DATA,
+    meanings=(
+        ("repeat_fraction", "Fraction of the triggers that are followed by themselves; there, repeating a token is "
+         "enough."),
+        ("in_context_fraction", "Fraction of the positions at which the context determines the answer; only there "
+         "induction can show."),
+        ("trapped_fraction", "Fraction of the sequences that are caught in a loop of triggers (a → e → a); there, "
+         "answers can be guessed without induction."),
+    ),
+)  # fmt: skip
 UNTRAPPED = ", in sequences without a loop (a → e → a)"
 
 
@@ -56,6 +69,16 @@ class BigramTask(Task):
     role_phrases: Mapping[str, str] = {
         "in_context": "answers that the context determines",
         "untrapped": f"answers that the context determines{UNTRAPPED}",
+    }
+
+    role_texts: Mapping[str, str] = {
+        "all": "all positions that are scored",
+        "in_context": "positions at a trigger that was seen before, so that the context determines the answer",
+        "untrapped": "positions at a trigger that was seen before, in sequences without a loop of triggers (a → e → a)",
+        "clean_start": "positions at a trigger that was seen before, in sequences whose first token is no trigger",
+        "first_seen": "positions at a trigger that comes for the first time, so that the answer is not known yet",
+        "trigger": "positions at a trigger, whether it was seen before or not",
+        "global": "positions at other tokens than triggers, where the bigrams of the text decide",
     }
 
     def __init__(self, config: BigramConfig, device: torch.device) -> None:
@@ -157,6 +180,31 @@ class BigramTask(Task):
     def _levels(self) -> Mapping[tuple[str, str], Reference]:
         return optimal_levels(self.survey, self.bigram, self.output_distribution, self.noise)
 
+    @property
+    def about(self) -> str:
+        """The text, the triggers, and what is asked."""
+        config, k = self.config, self.config.n_triggers
+        if self.fixed_triggers is None:
+            drawn = "one character drawn by frequency is a trigger"
+            which = f"In every sequence, {drawn if k == 1 else f'{k} characters drawn by frequency are triggers'}"
+        else:
+            named = " ".join(self.token_names[token] for token in self.fixed_triggers.tolist()[:8])
+            are = "One character is a trigger" if k == 1 else f"{k} characters are triggers"
+            which = f"{are} ({named}{' …' * (k > 8)})"
+        noise = ""
+        if self.noise is not None and self.noise[0] > 0:
+            noise = f" With probability {self.noise[0]:g}, {self.token_names[self.noise[1]]} follows instead, as noise."
+        text = "Shakespeare" if config.corpus == SHAKESPEARE else "a text"
+        return (
+            f"The text is drawn from the character bigrams of {text}. {which}: each sequence draws an output for "
+            f"{'it' if k == 1 else 'each'}, which then always follows.{noise} Where a trigger comes again, the model "
+            "should say its output, which only the context tells."
+        )
+
+    def annotate(self, batch: Batch) -> Annotation:
+        """Triggers and outputs, and where an induction head looks."""
+        return annotate(batch)
+
     def references(self) -> Mapping[tuple[str, str], Reference]:
         """Optimal and chance accuracy and loss by role."""
         return self._levels
@@ -174,9 +222,9 @@ class BigramTask(Task):
         trigger = batch.roles["trigger"]
         repeats = (batch.tokens == batch.targets) & trigger
         return [
-            DATA.measurement(float(repeats.sum() / trigger.sum().clamp(min=1)), "repeat_fraction"),
-            DATA.measurement(float(batch.roles["in_context"].float().mean()), "in_context_fraction"),
-            DATA.measurement(float(batch.latents["trapped"].float().mean()), "trapped_fraction"),
+            STATISTIC.measurement(float(repeats.sum() / trigger.sum().clamp(min=1)), "repeat_fraction"),
+            STATISTIC.measurement(float(batch.roles["in_context"].float().mean()), "in_context_fraction"),
+            STATISTIC.measurement(float(batch.latents["trapped"].float().mean()), "trapped_fraction"),
         ]
 
     def rivals(self, batch: Batch) -> Mapping[str, Int[Tensor, "batch position"]]:

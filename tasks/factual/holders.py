@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tasks.factual.memories import DRAWS, factual_memories
 from tasks.factual.tables import FactTables, fact_tables, subject_answers, why_no_tables
-from toytf.holder import Holder, holders
+from toytf.holder import Holder, holders, is_finite
 from toytf.memory import Association
 from toytf.memory.limits import Limits, different_keys, matrix_limits
 from toytf.models.transformer import ToyTransformer
@@ -43,7 +43,7 @@ def factual_holders(task: "FactualTask", model: ToyTransformer) -> list[Holder]:
         found += [*selectors(task, model, tables)]
         for asked in (subject_facts(task), relation_answers(task)):
             found += [*values(task, model, tables, asked)]
-    return found if all(map(_is_finite, found)) else []
+    return found if all(map(is_finite, found)) else []
 
 
 def own_head(tables: FactTables, task: "FactualTask") -> Int[Tensor, "token"]:
@@ -151,6 +151,7 @@ def values(task: "FactualTask", model: ToyTransformer, tables: FactTables, asked
         everyone += [(head, asked.of(of_head == head)) for head in torch.unique(of_head).tolist()]
     width = config.d_model if config.attention.ov == "joint" else config.d_head
     weights = config.d_model**2 if config.attention.ov == "joint" else 2 * config.d_model * width
+    job = asked.job if model.feed_forward(0) is None else f"{asked.job}, unless FF1 does"
     for head, own in everyone:
         heads = [*range(n_heads)] if head is None else [head]
         keys, W = _read(tables, model.W_OV(0)[heads], heads, own.tokens)
@@ -160,7 +161,7 @@ def values(task: "FactualTask", model: ToyTransformer, tables: FactTables, asked
         limits = set_limits(stored, rank) if own.of_relations else matrix_limits(stored, rank)
         if len(heads) > 1 and limits is not None:
             limits = _at_most_by_head(limits, stored, config.d_model, width, len(heads), of_sets=own.of_relations)
-        yield Holder(asked.name, stored, W, len(heads) * weights, rank, head, asked.job, limits)
+        yield Holder(asked.name, stored, W, len(heads) * weights, rank, head, job, limits)
 
 
 def set_limits(association: Association, rank: int | None) -> Limits | None:
@@ -204,8 +205,3 @@ def _read(
         basis = torch.linalg.qr(keys.T).Q
         keys, W = keys @ basis, W @ basis
     return keys[row], W
-
-
-def _is_finite(holder: Holder) -> bool:
-    parts = (holder.association.keys, holder.association.values, holder.memory)
-    return all(bool(part.isfinite().all()) for part in parts if isinstance(part, Tensor))

@@ -37,15 +37,27 @@ from toytf.grafts import Graft
 from toytf.measurement import Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import generator
-from toytf.task import FLOOR, Answers, Batch, Memory, Task
+from toytf.task import FLOOR, Annotation, Answers, Batch, Memory, Task
+from toytf.words import counted
 
 if TYPE_CHECKING:
     from toytf.holder import Holder
+    from toytf.views.facts import FactSheet
 
 END = "⟨eos⟩"
 HEURISTIC = replace(
-    FLOOR, headline=(Headline("fact_accuracy/relation_only", "to beat: know the relation, not the subject", 1),)
-)
+    FLOOR, headline=(Headline("fact_accuracy/relation_only", "to beat: know the relation, not the subject", 1),),
+    meanings=(
+        ("*_accuracy/marginal", "Accuracy of always naming the most frequent answer; a model that knows anything is "
+         "above."),
+        ("*_accuracy/relation_only", "Accuracy of naming the likeliest answer of the relation; a model that knows "
+         "facts is above."),
+        ("*_loss/marginal", "Loss of knowing only how often answers come, H(a) in nats; a model that knows relations "
+         "is below."),
+        ("*_loss/relation_only", "Loss of knowing the relation but not the subject, H(a|r) in nats; a model that knows "
+         "facts is below."),
+    ),
+)  # fmt: skip
 
 
 class FactualTask(Task):
@@ -58,6 +70,11 @@ class FactualTask(Task):
     goal = "fact"
     graft_rules = ("hebbian", "least_squares", "construction")
     role_phrases: Mapping[str, str] = {"fact": "facts", "relation": "relations: any answer of the right relation"}
+    role_texts: Mapping[str, str] = {
+        "fact": "facts, each asked as often as it comes",
+        "relation": "relations, where any answer of the right relation counts",
+        "within_set": "facts, where only answers of the right relation may be chosen",
+    }
 
     def __init__(self, config: FactualConfig, device: torch.device) -> None:
         super().__init__(config, device)
@@ -137,6 +154,26 @@ class FactualTask(Task):
             return Answers(right=in_set)
         return Answers(candidates=in_set)
 
+    @property
+    def about(self) -> str:
+        """How many facts there are, and how they are asked."""
+        S, R, n = self.table.n_subjects, self.table.n_relations, len(self.pairs)
+        asked = f", and {END} asks for the answer" if self.end is not None else ", the relation last"
+        return (
+            f"The model learns {counted(n, 'fact')} about {counted(S, 'subject')} and {counted(R, 'relation')}. "
+            f"A sequence has one subject and one relation among noise tokens{asked}: the attribute that this subject "
+            "has under this relation."
+        )
+
+    def annotate(self, batch: Batch) -> Annotation:
+        """Subject, relation and end token; heads should attend to the first two."""
+        z = batch.tokens
+        subject, relation = ((z >= kind.start) & (z < kind.stop) for kind in (self.subjects, self.relations))
+        parts = {"subject": subject, "relation": relation}
+        if self.end is not None:
+            parts["end token: asks for the answer"] = z == self.end
+        return Annotation(parts, {0: (subject | relation)[:, None]})
+
     def references(self) -> Mapping[tuple[str, str], Reference]:
         """A model that knows every fact, and a uniform guess."""
         n = self.table.n_answers
@@ -183,6 +220,12 @@ class FactualTask(Task):
         from tasks.factual.holders import factual_holders  # the theory of limits brings scipy
 
         return factual_holders(self, model)
+
+    def facts(self, model: ToyTransformer) -> "FactSheet":
+        """What the model says to every fact, each asked in eight draws of the noise, and where the fact is stored."""
+        from tasks.factual.sheet import fact_sheet
+
+        return fact_sheet(self, model)
 
     def ideal(self, model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None) -> None:
         """Write a construction that knows every fact, as `construction` describes it, into a one-layer model.

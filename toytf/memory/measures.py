@@ -29,10 +29,18 @@ from toytf.theory import (
 
 MARGIN = Group(
     "margin", "Margins", "By how much the right value outscores its best rival; above 0 the pair is recalled.",
-    unit="standard deviations of a score",
+    unit="standard deviations of a score", section="memories",
     headline=(
         Headline("*_min", "smallest margin over the best rival, {rule}"),
         Headline("*_min", "smallest margin over the best rival, {memory}", 2),
+    ),
+    meanings=(
+        ("*_min", "Smallest margin of a right value over its best rival; above 0 all pairs are recalled, and the "
+         "larger the safer."),
+        ("*_median", "Median margin of the right values over their best rivals; above 0 at least half of the pairs are "
+         "recalled."),
+        ("*_mean", "Mean margin of the right values over their best rivals; the larger, the safer the recall."),
+        ("*_negative", "Fraction of the pairs whose right value does not beat its best rival; 0 if all are recalled."),
     ),
 )  # fmt: skip
 SCORES = Group(
@@ -42,21 +50,56 @@ SCORES = Group(
         Headline("*_correct_mean", "mean of the right scores, {rule}", 1),
         Headline("*_correct_spread", "spread of the right scores, {rule}", 1),
     ),
+    meanings=(
+        ("*_correct_mean", "Mean score of the right values; a pair is recalled if its right value scores above all its "
+         "rivals."),
+        ("*_correct_spread", "Standard deviation of the scores of the right values; small for the best weights, which "
+         "lift all alike."),
+        ("*_rival_spread", "Standard deviation of the scores of the rivals; just under 1 for the best weights."),
+        ("*_rival_max", "Largest score of any rival; a right value above it is safe."),
+    ),
 )  # fmt: skip
 SPECTRUM = Group(
     "spectrum", "Singular values of √d W / |W|", "Those above the largest of a Gaussian matrix belong to "
     "directions that W stores more strongly than others.", curve=False,
     headline=(),
+    meanings=(
+        ("*_fourth_moment", "Mean s⁴ of the singular values s, with mean s² = 1; 2 for a square Gaussian matrix, more "
+         "if few directions dominate."),
+        ("*_largest", "Largest singular value, with mean s² = 1; above the value of theory some direction is stored "
+         "more strongly than others."),
+        ("*_effective_rank", "How many directions count, (Σ s²)² / Σ s⁴; half of the dimension for a square Gaussian "
+         "matrix, less if few dominate."),
+        ("*_distance_hebbian", "Mean distance of the singular values from those of a Hebbian matrix; near 0 if the "
+         "matrix looks like one."),
+        ("*_distance", "Mean distance of the singular values from those of a Gaussian matrix, which the best weights "
+         "resemble; near 0 if they are alike."),
+    ),
 )  # fmt: skip
 LOST = Group(
     "lost", "Which pairs are lost", "How often a lost pair is rarer than a recalled one, or has a key that is closer "
     "to another key: 0.5 if that plays no part, 1 if it decides.", curve=False, headline=(),
+    meanings=(
+        ("*_rarer", "How often a lost pair is rarer than a recalled one; 0.5 if frequency plays no part, 1 if it "
+         "decides."),
+        ("*_crowded", "How often a lost pair has a key that is closer to another key than that of a recalled one; 0.5 "
+         "if that plays no part, 1 if it decides."),
+    ),
 )  # fmt: skip
 UTILISATION = Group(
     "utilisation", "Pairs stored / capacity of a matrix of this size", "How full a matrix is: at 1 it holds as many "
     "pairs as the best weights can store.", variants=("measure",), curve=False,
     headline=(
         Headline("*", "pairs stored / capacity, {rule}", 2),
+    ),
+    meanings=(
+        ("*/stored", "Pairs that the matrix recalls; the best weights recall all up to the capacity."),
+        ("*/load", "Pairs that this part should hold over its capacity; up to 1 the best weights can store them all."),
+        ("*/capacity_own_values", "Capacity of a part of this size if every pair had a value of its own: pairs of "
+         "random vectors that can all be recalled."),
+        ("*/capacity", "Capacity of a part of this size if as many values compete as here: pairs of random vectors "
+         "that can all be recalled."),
+        ("*", "Pairs recalled over the capacity of a part of this size; at 1 it is full."),
     ),
 )  # fmt: skip
 

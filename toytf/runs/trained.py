@@ -20,6 +20,9 @@ from toytf.task import EVAL, Batch, Task
 if TYPE_CHECKING:
     from toytf.experiments.train.config import TrainExperimentConfig
     from toytf.models.lens import HookedToyTransformer
+    from toytf.views.facts import FactSheet
+    from toytf.views.memory import MemoryView
+    from toytf.views.sequence import SequenceView
 
 
 RECALL = "recall"
@@ -66,7 +69,21 @@ class TrainedRun(Run):
         }  # fmt: skip
         return {name: replace(about, group=declared.get(about.group, about.group)) for name, about in found.items()}
 
-    def model(self, *, step: int | None = None, seed: int | None = None) -> ToyTransformer:
+    @property
+    def steps(self) -> list[int]:
+        """The steps at which the first seed has a checkpoint."""
+        return self.steps_of(self.config.seeds[0])
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Has any seed a checkpoint?"""
+        return any(map(self.steps_of, self.config.seeds))
+
+    def steps_of(self, seed: int) -> list[int]:
+        """The steps at which a seed has a checkpoint."""
+        return CheckpointStore(self.checkpoints, seed).steps()
+
+    def model(self, step: int | None = None, seed: int | None = None) -> ToyTransformer:
         """The model of a seed (default: the first) at a checkpoint (default: the last)."""
         task, seed = self.task, self._seed(seed)
         store = CheckpointStore(self.checkpoints, seed)
@@ -86,7 +103,7 @@ class TrainedRun(Run):
         store.load_weights(chosen, dict(model.named_parameters()))
         return model.eval()
 
-    def lens(self, *, step: int | None = None, seed: int | None = None) -> "HookedToyTransformer":
+    def lens(self, step: int | None = None, seed: int | None = None) -> "HookedToyTransformer":
         """The same model as a TransformerLens HookedRootModule."""
         from toytf.models.lens import HookedToyTransformer
 
@@ -101,6 +118,25 @@ class TrainedRun(Run):
         """Fresh sequences of the task, or of an entry of `evaluate_on`; neither training nor evaluation uses them."""
         task = self._task_on(on)
         return task.sample(n, generator(self._seed(seed), "inspection", device=task.device))
+
+    def memories(self, step: int | None = None, seed: int | None = None) -> "dict[str, MemoryView]":
+        """What each matrix holds, in the coordinates of what it should hold: a view by name, each with a figure."""
+        from toytf.views.memory import memory_views
+
+        return memory_views(self.model(step, seed), self.task)
+
+    def sequences(self, n: int = 1, step: int | None = None, seed: int | None = None) -> "list[SequenceView]":
+        """What the model does with fresh sequences: attention and predictions, each with a figure by layer and head."""
+        from toytf.views.sequence import sequence_views
+
+        return sequence_views(self.model(step, seed), self.task, self.batch(n, seed=seed))
+
+    def facts(self, step: int | None = None, seed: int | None = None) -> "FactSheet":
+        """What the model knows, fact by fact; refused for a task that is not about facts."""
+        found = self.task.facts(self.model(step, seed))
+        if found is None:
+            raise UserError(f"{self.directory}: its task ({self.config.task.kind}) is not about facts")
+        return found
 
     def probe(
         self, kind: str, *, step: int | None = None, seed: int | None = None, on: str | None = None

@@ -23,8 +23,14 @@ from toytf.randomness import generator
 from toytf.task import Batch, Task
 from toytf.training.config import SgdConfig, TrainConfig
 
-NORM = Group("norm", "Frobenius norms of the weights", place="log")
-GRAD_NORM = Group("grad_norm", "Frobenius norms of the gradients", place="log")
+NORM = Group(
+    "norm", "Frobenius norms of the weights", place="log",
+    meanings=(("*", "Frobenius norm of this trained weight; it changes little once training has settled."),),
+)  # fmt: skip
+GRAD_NORM = Group(
+    "grad_norm", "Frobenius norms of the gradients", place="log",
+    meanings=(("*", "Frobenius norm of the last gradient of this weight; it falls as training settles."),),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ from toytf.training.freezing import freeze, trainable_ever
 from toytf.training.learner import Evaluation, Learner, build_optimizer
 from toytf.updates import updates
 
-TRAIN = Group("train", "Training", place="log")
+TRAIN = Group(
+    "train", "Training", place="log",
+    meanings=(("loss", "Loss that is trained on, averaged over the steps since the last evaluation; it should fall."),),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

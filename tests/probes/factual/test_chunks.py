@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from probes.factual import tables as probe_tables
 from probes.factual.additivity import two_way
 from probes.factual.config import MANY_FACTS
-from probes.factual.tables import answers, are_answered, final_streams, fraction_answered, margins
+from probes.factual.tables import fraction_answered
 from tasks.factual import tables
 from tasks.factual.config import FactualConfig
+from tasks.factual.streams import answers, are_answered, final_streams, margins
 from tasks.factual.task import FactualTask
 from toytf.build import build_model, build_probe, build_task
 from toytf.config.plugins import load_config, plugins

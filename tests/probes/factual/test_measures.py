@@ -12,9 +12,10 @@ import torch
 from probes.factual.additivity import sums, two_way
 from probes.factual.fact_ratios import bits_known
 from probes.factual.pair_memory import swaps
-from probes.factual.tables import by_pair, missed
+from probes.factual.tables import missed
 from probes.factual.value_memory import recall_at_size
 from tasks.factual.config import FactualConfig
+from tasks.factual.streams import by_pair
 from tasks.factual.tables import fact_tables
 from tasks.factual.task import FactualTask
 from toytf.build import build_model, build_probe, build_task

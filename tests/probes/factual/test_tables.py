@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from probes.factual.tables import factual, final_streams
+from probes.factual.tables import factual
 from tasks.factual.config import FactualConfig
+from tasks.factual.streams import final_streams
 from tasks.factual.tables import fact_tables, subject_answers, why_no_tables
 from tasks.factual.task import FactualTask
 from toytf.build import build_model, build_probe, build_task

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from tasks.bigram.config import BigramConfig
-from tasks.bigram.task import BigramTask
+from tasks.bigram.task import BigramTask, count_triggers
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
@@ -20,6 +20,20 @@ def make(**fields: Any) -> BigramTask:
 
 def sample(n: int = 200, seed: int = 0, **fields: Any) -> Batch:
     return make(**fields).sample(n, generator(seed, "batch"))
+
+
+def drawn_by_hand(task: BigramTask) -> Batch:
+    """The sequence that the module of the task draws: its triggers are e and t, which drew k and e."""
+    z, triggers = (torch.tensor([[task.token_names.index(name) for name in names]]) for names in ("hekatek␣teka", "et"))
+    counter = count_triggers(z[:, :-1], triggers)
+    roles = {
+        "all": counter >= 0,
+        "in_context": counter >= 2,
+        "first_seen": counter == 1,
+        "trigger": counter >= 1,
+        "global": counter == 0,
+    }
+    return Batch(z[:, :-1], z[:, 1:], roles, {"triggers": triggers, "counter": counter})
 
 
 def output_maps(batch: Batch) -> list[dict[int, int]]:

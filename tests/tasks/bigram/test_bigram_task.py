@@ -126,7 +126,7 @@ def test_a_clean_start_is_no_trigger(fields: dict[str, Any]):
 
 def test_fixed_triggers_are_the_most_frequent_characters():
     task = make()
-    assert [task.token_names[i] for i in task.fixed_triggers.tolist()] == ["␠", "e", "t", "o", "a"]
+    assert [task.token_names[i] for i in task.fixed_triggers.tolist()] == ["␣", "e", "t", "o", "a"]
     assert (sample().latents["triggers"] == torch.arange(5)).all()
 
 

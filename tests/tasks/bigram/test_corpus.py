@@ -121,11 +121,11 @@ def test_a_users_text_makes_a_task_of_its_own_characters(tmp_path: Path):
     config = BigramConfig(kind="bigram", corpus=str(text), n_triggers=2, seq_len=32)
     task = BigramTask(config, torch.device("cpu"))
     # space, newline and a c e h m n o s t: fewer than the 65 that were allowed.
-    assert sorted(task.token_names) == [*sorted("acehmnost"), "⏎", "␠"]
+    assert sorted(task.token_names) == [*sorted("acehmnost"), "⏎", "␣"]
     batch = task.sample(64, generator(0, "batch"))
     assert batch.tokens.max() < 11
     follows = set(pairwise("the cat sat on the mat\n" * 2))
-    names = {"⏎": "\n", "␠": " "}
+    names = {"⏎": "\n", "␣": " "}
     triggers = set(task.fixed_triggers.tolist())
     for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
         for a, b in zip(tokens, targets, strict=True):

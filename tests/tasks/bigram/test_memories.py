@@ -53,7 +53,7 @@ def test_the_memories_are_those_of_the_paper():
     # e_k recalls W_OV1 e_k among the five triggers, and u_k among all tokens.
     assert torch.equal(trigger.keys, e[:5])
     torch.testing.assert_close(trigger.values, e[:5] @ model.W_OV(0)[0].detach())
-    assert trigger.key_names == ("␠", "e", "t", "o", "a")
+    assert trigger.key_names == ("␣", "e", "t", "o", "a")
     torch.testing.assert_close(trigger.weights / trigger.weights.sum(), task.unigram[:5] / task.unigram[:5].sum())
     assert torch.equal(copy.keys, e)
     assert torch.equal(copy.values[copy.targets], u)
