@@ -6,6 +6,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from toytf.config.plugins import ProbeConfig
 from toytf.config.sections import Unique
+from toytf.measurement import Section
 
 
 class MemoryRecallProbeConfig(ProbeConfig):
@@ -23,6 +24,7 @@ class HeadsProbeConfig(ProbeConfig):
     """Which heads attend to the previous token, to an earlier copy of the token, or to what followed that copy."""
 
     implementation: ClassVar[str] = "probes.heads:Heads"
+    section: ClassVar[Section] = "attention"
 
     kind: Literal["heads"]
 
@@ -33,6 +35,7 @@ class LimitsProbeConfig(ProbeConfig):
     implementation: ClassVar[str] = "probes.limits:LimitsProbe"
     reads_batch: ClassVar[bool] = False
     by_default: ClassVar[bool] = True
+    section: ClassVar[Section] = "memories"
     details: ClassVar[tuple[str, ...]] = ("margins", "scores", "spectrum")
     replaces: ClassVar[tuple[str, ...]] = ("margins", "scores", "spectrum", "utilisation")
 
@@ -45,6 +48,7 @@ class AlignmentProbeConfig(ProbeConfig):
     """Each learned matrix compared with the ideal one, as scores of keys and values."""
 
     implementation: ClassVar[str] = "probes.alignment:Alignment"
+    section: ClassVar[Section] = "memories"
     reads_batch: ClassVar[bool] = False
 
     kind: Literal["alignment"]
@@ -73,6 +77,7 @@ class TruncationProbeConfig(ProbeConfig):
     """Accuracy when one matrix keeps only its largest singular values, or is removed (LASER)."""
 
     implementation: ClassVar[str] = "probes.truncation:Truncation"
+    section: ClassVar[Section] = "interventions"
 
     kind: Literal["truncation"]
     when: Literal["always", "end"] = "end"
@@ -85,3 +90,14 @@ class TruncationProbeConfig(ProbeConfig):
     """Numbers of singular values to keep, in addition to the fractions."""
     sequences: PositiveInt = 128
     """How many held-out sequences to use: every matrix and fraction takes one forward pass."""
+
+
+class AblationProbeConfig(ProbeConfig):
+    """Accuracy when one head or feed-forward part is taken out: put at its mean over the sequences, or at zero."""
+
+    implementation: ClassVar[str] = "probes.ablation:Ablation"
+
+    kind: Literal["ablation"]
+    when: Literal["always", "end"] = "end"
+    sequences: PositiveInt = 128
+    """How many held-out sequences to use, for the means too; every head and feed-forward part takes two forwards."""

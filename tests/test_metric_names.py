@@ -1,5 +1,7 @@
 """Flat names of metrics are a promise: what reads metrics.jsonl, summary.json, wandb or claims goes by them.
 
+Each also has a sentence that says what it is, which columns.json keeps for readers.
+
 golden/metric_names.txt has the metrics of small versions of configs, each with what it can be read against. A name that
 is gone, or one that is new, fails here: change the file only if the change is meant, and say so in CHANGELOG.
 """
@@ -13,6 +15,8 @@ from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.experiments.launch import run_config
 from toytf.measurement import KINDS, reference_name
+from toytf.runs import Run
+from toytf.runs.summary import described
 
 GOLDEN = Path(__file__).parent / "golden" / "metric_names.txt"
 
@@ -58,12 +62,27 @@ def _small(name: str) -> ExperimentConfig:
     return type(config).model_validate(content | {"seeds": [0, 1], "threads": 1, "device": "cpu"})
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_metrics_have_the_names_they_always_had(name: str, tmp_path: Path) -> None:
-    summary = run_config(_small(name), tmp_path / "run", resume=False).summary
+@pytest.fixture(scope="module", params=SMALL)
+def small_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run]:
+    name = str(request.param)
+    return name, run_config(_small(name), tmp_path_factory.mktemp("small") / "run", resume=False)
+
+
+def test_metrics_have_the_names_they_always_had(small_run: tuple[str, Run]) -> None:
+    name, run = small_run
+    summary = run.summary
     metrics = [metric for metric in summary if metric.partition("/")[0] not in KINDS and not metric.endswith("/std")]
     found = {
         " ".join([metric, *(kind for kind in KINDS if reference_name(kind, metric) in summary)]) for metric in metrics
     }
     assert found == _golden()[name]
     assert set(_golden()) == set(SMALL)
+
+
+def test_every_metric_has_a_sentence_that_says_what_it_is(small_run: tuple[str, Run]) -> None:
+    _, run = small_run
+    metrics = described(run.summary, run.columns)
+    meanings = {name: quantity.group.meaning(quantity.label) for name, quantity in metrics.items()}
+    assert [name for name, says in meanings.items() if not says] == []
+    wrong = [says for says in meanings.values() if not (says[0].isupper() and says.endswith(".") and len(says) <= 160)]
+    assert wrong == []

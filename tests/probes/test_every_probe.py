@@ -46,7 +46,7 @@ def test_a_probe_measures_something_and_changes_nothing(kind: str) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", ["alignment", "transplant", "truncation"])
+@pytest.mark.parametrize("kind", ["ablation", "alignment", "transplant", "truncation"])
 def test_a_diverged_model_has_no_ideal_matrix_and_no_singular_value(kind: str) -> None:
     """Nor an error: that training has failed is for the loop to say."""
     task, model = setting(kind)

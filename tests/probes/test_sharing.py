@@ -198,7 +198,7 @@ def test_the_page_computes_no_table_again(computed: dict[str, int], tmp_path: Pa
     """It shows what the last evaluation has drawn, on the task and on a test."""
     run = toytf.run(QUICK, SMALL | {"evaluate_on": {"short": {"seq_len": 8}}}, out=tmp_path / "run")
     computed.update(sequences=0, attention=0)
-    names = [name for name, _ in training_figures(run)]
+    names = [name for name, _ in training_figures(run, onsets={})]
     assert computed == {"sequences": 0, "attention": 0}
     probes = ["facts", "ownership", "value_memory"]
     expected = [f"probe_{probe}{test}" for probe in probes for test in ("", "_short")]
