@@ -1,5 +1,6 @@
 """Configs made as small as can be: the names of their metrics, or how their runs end, do not depend on sizes."""
 
+from pathlib import Path
 from typing import Any
 
 from tasks.bigram.noise_learning.config import NoiseLearningConfig
@@ -12,6 +13,18 @@ from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.storage.config import StorageConfig
 from toytf.experiments.train.config import TrainExperimentConfig
+
+THIRD_PARTY = Path(__file__).parent / "third_party"
+"""A package of strangers."""
+COPY = """
+experiment: train
+task: {kind: copy, n_tokens: 5, seq_len: 8}
+model: {d_model: 16, n_layers: 1, attention: {kq: joint, ov: joint, scale: 1}}
+train: {steps: 2, batch_size: 4, evaluation: {every: 1, sequences: 16}}
+probes: [memory_recall, agreement]
+threads: 1
+"""
+"""A training of its task."""
 
 TRAINING = {
     "train": {"steps": 0, "evaluation": {"sequences": 64}},  # enough for rare triggers to come twice

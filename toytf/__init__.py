@@ -10,21 +10,28 @@ if TYPE_CHECKING:
     from toytf.memory import Association
     from toytf.models.lens import HookedToyTransformer
     from toytf.models.transformer import ToyTransformer
+    from toytf.report.comparison import Comparison, compare, open_runs
     from toytf.runs import Run, TrainedRun
 
 __version__ = "0.1.0"
 
-__all__ = ["Association", "HookedToyTransformer", "Run", "ToyTransformer", "TrainedRun", "load_config", "run"]
+__all__ = [
+    "Association", "Comparison", "HookedToyTransformer", "Run", "ToyTransformer", "TrainedRun", "compare",
+    "load_config", "open_runs", "run",
+]  # fmt: skip
 
 __getattr__ = lazy(
     __name__,
     {
         "Association": "toytf.memory",
+        "Comparison": "toytf.report.comparison",
         "HookedToyTransformer": "toytf.models.lens",
         "Run": "toytf.runs",
         "ToyTransformer": "toytf.models.transformer",
         "TrainedRun": "toytf.runs",
+        "compare": "toytf.report.comparison",
         "load_config": "toytf.config.plugins",
+        "open_runs": "toytf.report.comparison",
         "run": "toytf.experiments.launch",
     },
 )

@@ -3,14 +3,21 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-from toytf.measurement import Measurement, Quantity, Reference, as_row
+from toytf.measurement import KINDS, Measurement, Quantity, Reference, as_row
 from toytf.models.transformer import ToyTransformer
 from toytf.sharing import shared, sharing
 from toytf.task import Batch, Task
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["Probe", "ProbeResult", "shared", "sharing"]
+
+NAMED = 5
+"""Failures of a metric that a notebook names."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,22 @@ class ProbeResult:
     def references(self) -> dict[str, Reference]:
         """What each can be read against, by flat name."""
         return {measured.flat: measured.reference for measured in self.measurements}
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row a metric: its value, and what it can be read against."""
+        import pandas as pd
+
+        levels = {kind: [getattr(one.reference, kind) for one in self.measurements] for kind in KINDS}
+        columns = {"measured": [one.value for one in self.measurements], **levels}
+        table = pd.DataFrame(columns, index=[one.flat for one in self.measurements], dtype=float)
+        return table.dropna(axis=1, how="all")
+
+    def _repr_html_(self) -> str:
+        worst = [f"<li>{escape(pair)}</li>" for pairs in self.failures.values() for pair in pairs[:NAMED]]
+        return self.table.to_html(float_format="{:.3f}".format, na_rep="–") + (
+            f"<p>Worst:</p><ul>{''.join(worst)}</ul>" if worst else ""
+        )
 
     def figure(self) -> Any:
         """The probe's own plotly figure, or every metric as a bar beside what it can be read against."""

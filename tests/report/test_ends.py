@@ -7,29 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from markupsafe import escape
 
 import toytf
-from tests.tiny import FEW_STEPS, tiny
+from tests.tiny import COPY, FEW_STEPS, THIRD_PARTY, tiny
 from toytf.config.plugins import load_config
 from toytf.config.shipped import config_files
 from toytf.experiments.launch import run_config
 from toytf.report.headlines import ROWS, short_table
-from toytf.report.page import render
+from toytf.report.page import MAIN, render
 from toytf.report.story import percent, story_of
 from toytf.runs import run as runs
 
 if TYPE_CHECKING:
     from conftest import Command, Ended, Install
-
-THIRD_PARTY = Path(__file__).parent.parent / "third_party"
-COPY = """
-experiment: train
-task: {kind: copy, n_tokens: 5, seq_len: 8}
-model: {d_model: 16, n_layers: 1, attention: {kq: joint, ov: joint, scale: 1}}
-train: {steps: 2, batch_size: 4, evaluation: {sequences: 16}}
-probes: [memory_recall, agreement]
-threads: 1
-"""
 
 SHORTER: dict[str, dict[str, Any]] = {
     "train": {"train": {"steps": 2, "batch_size": 8, "evaluation": {"every": 1}}},
@@ -159,8 +150,11 @@ def test_a_page_reads_the_files_of_a_run_once(quick: toytf.Run, monkeypatch: pyt
 
 
 def test_the_page_opens_with_the_same_sentences_and_rows(quick: toytf.Run) -> None:
-    page = quick.report_file.read_text(encoding="utf-8").partition("</script>")[2]
-    story, table = story_of(quick), short_table(quick.summary, quick.columns)
-    places = [page.index(text) for text in (*story.sentences, *(phrase for phrase, _ in table.rows))]
+    page = quick.report_file.read_text(encoding="utf-8").partition("<h2>The story</h2>")[2]
+    story, table = story_of(quick), short_table(quick.summary, quick.columns, most=MAIN)
+    places = [page.index(escape(text)) for text in (*story.sentences, *(phrase for phrase, _ in table.rows))]
     assert places == sorted(places)
-    assert places[-1] < page.index("All metrics, including variants")
+    assert places[-1] < page.index("<h2>Learning</h2>")
+    assert 1 < len(table.rows) <= 5
+    every = page.partition("<h2>All metrics</h2>")[2]
+    assert all(cells[-1] in every for cells in short_table(quick.summary, quick.columns).cells())

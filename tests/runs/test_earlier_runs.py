@@ -49,7 +49,7 @@ def test_a_run_without_its_columns_keeps_its_figures(
 ) -> None:
     earlier = _copy(whole, tmp_path, "columns.json", "checksums.json")
     assert invoke("inspect", earlier.directory).code == 0
-    found, expected = (run.report_file.read_text().count("Plotly.newPlot(") for run in (earlier, whole))
+    found, expected = (run.report_file.read_text().count(" data-figure=") for run in (earlier, whole))
     assert found >= expected > 2
 
 

@@ -112,14 +112,19 @@ def digest(config: Config) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def differences(left: Config, right: Config) -> list[str]:
-    """The dotted keys in which two configs differ, as `key left → right`; a long value is cut."""
+def flattened(config: Config) -> dict[str, Any]:
+    """A config by dotted keys, whatever it logs to."""
 
     def flatten(value: Any, prefix: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             return {prefix: value}
         return {k: v for key, inner in value.items() for k, v in flatten(inner, f"{prefix}.{key}".lstrip(".")).items()}
 
-    a, b = (flatten(config.model_dump(mode="json", exclude={"logging"}), "") for config in (left, right))
+    return flatten(config.model_dump(mode="json", exclude={"logging"}), "")
+
+
+def differences(left: Config, right: Config) -> list[str]:
+    """The dotted keys in which two configs differ, as `key left → right`; a long value is cut."""
+    a, b = flattened(left), flattened(right)
     changed = [key for key in sorted(a | b) if a.get(key) != b.get(key)]
     return [f"{shortened(key)} {shortened(str(a.get(key)))} → {shortened(str(b.get(key)))}" for key in changed]

@@ -22,6 +22,11 @@ class TableRow:
     references: tuple[float | None, ...]
     """One for each of `columns`."""
 
+    @property
+    def meaning(self) -> str:
+        """What the metric means, in a sentence, if whoever measures it said so."""
+        return self.quantity.group.meaning(self.quantity.label)
+
     def cells(self) -> tuple[str, ...]:
         """Name as in summary.json, measured ± spread, references."""
         shown = {"whole": whole, "power": power, "number": number}[self.quantity.group.format]

@@ -256,8 +256,9 @@ def test_the_page_has_tables_and_curves_of_each_entry(run: toytf.Run):
     saved = {path.stem: json.loads(path.read_text()) for path in (run.directory / "figures").glob("*.json")}
     assert {"loss", "loss_clean", "accuracy_clean", "loss_short", "noise_clean"} <= set(saved)
     assert saved["loss_clean"]["layout"]["title"]["text"] == "Loss by role (clean)"
-    names = {trace.get("name", "") for trace in saved["loss_clean"]["data"]}
-    assert any("in_context_loss" in name for name in names)
+    label = f"in_context: {run.task.role_phrases['in_context']}"
+    (curve,) = (trace for trace in saved["loss_clean"]["data"] if trace["name"] == label)
+    assert curve["y"] == run.history["eval@clean/in_context_loss"].tolist()
 
 
 def test_curves_are_drawn_of_what_was_measured_on_the_way_only(run: toytf.Run):

@@ -1,25 +1,31 @@
 """The figures of a training."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from toytf.measurement import KINDS, Reference, reference_name, spread_name
+from toytf.report.learning import learning_figures
 from toytf.report.page import MAP
 
 if TYPE_CHECKING:
+    from toytf.config.plugins import ProbeConfig
+    from toytf.measurement import Group, Quantity
     from toytf.probe import ProbeResult
     from toytf.runs import TrainedRun
-
-CHART_TITLES = {"loss": "Loss by role", "accuracy": "Accuracy by role"}
-"""Of groups that have several quantities, which are drawn apart."""
 
 MAP_LENGTH = 64
 """Positions shown in an attention map; more cannot be read."""
 
 
-def training_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
-    """Loss and accuracy by role, recall and attention curves, figures of probes, and attention maps of one sequence."""
-    yield from _curves(run)
+def training_figures(run: "TrainedRun", onsets: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
+    """Curves over steps, figures of probes, interventions, and attention maps of one sequence.
+
+    onsets: by metric, the step from which it stays above chance.
+    """
+    phrases = {run.config.train.loss: "trained", **run.task.role_phrases}
+    yield from learning_figures(run, phrases=phrases, onsets=onsets)
     yield from _probe_figures(run)
+    yield from _interventions(run)
     yield from _attention_maps(run)
 
 
@@ -28,37 +34,17 @@ def figure_name(kind: str, on: str, detail: str = "") -> str:
     return "_".join(filter(None, ["probe", kind, detail, on]))
 
 
-def probe_figures(result: "ProbeResult", kind: str, on: str) -> dict[str, Any]:
-    """The figures that a probe drew, by name, with what it was evaluated on in their titles."""
+def probe_figures(result: "ProbeResult", config: "ProbeConfig", on: str) -> dict[str, Any]:
+    """The figures that a probe drew, by name, with what it was evaluated on in their titles; details are folded."""
     drawn = {} if result.draw is None else {"": result.draw}
-    figures = {figure_name(kind, on, detail): draw() for detail, draw in {**drawn, **result.details}.items()}
-    if on:
-        for figure in figures.values():
+    figures = {}
+    for detail, draw in {**drawn, **result.details}.items():
+        figure = draw()
+        figure.layout.meta = {"section": config.section, "folded": bool(detail) or config.section == "facts"}
+        if on:
             figure.update_layout(title_text=f"{figure.layout.title.text} ({on})")
+        figures[figure_name(config.kind, on, detail)] = figure
     return figures
-
-
-def _curves(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
-    """One chart for each group, quantity and entry of `evaluate_on`, of what was measured at several steps."""
-    from toytf.figures import curves
-    from toytf.measurement import reference_name
-
-    history, summary, columns = run.history, run.summary, run.columns
-    charts: dict[tuple[str, str], list[str]] = {}
-    for name, about in columns.items():
-        several = name in history and history[name].count() > history["seed"].nunique()
-        if several and about.group.curve and about.group.place != "log" and not about.is_variant:
-            charts.setdefault((str(about.at.get("quantity", about.group.name)), about.on), []).append(name)
-    for (chart, on), members in charts.items():
-        levels = {
-            about.label: summary[name]
-            for name, about in columns.items()
-            if about.group.name == "floor" and about.on == on and about.at.get("quantity") == chart
-            and name in summary
-        }  # fmt: skip
-        chance = {name: summary[level] for name in members if (level := reference_name("chance", name)) in summary}
-        title = CHART_TITLES.get(chart, columns[members[0]].group.heading) + (f" ({on})" if on else "")
-        yield chart + (f"_{on}" if on else ""), curves(history, members, title, chance=chance, levels=levels)
 
 
 def _probe_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
@@ -67,30 +53,60 @@ def _probe_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
         for on in ("", *run.config.evaluate_on) if config.reads_batch else ("",):
             names = [figure_name(config.kind, on, detail) for detail in ("", *config.details)]
             figures = {name: figure for name in names if (figure := run.kept_figure(name)) is not None}
-            if any(map(run.lost_figure, names)) or (not figures and not run.has_ended(run.config.seeds[0])):
-                figures |= probe_figures(run.probe(config.kind, on=on or None), config.kind, on)
+            undrawn = not figures and run.has_checkpoints and not run.has_ended(run.config.seeds[0])
+            if undrawn or any(map(run.lost_figure, names)):
+                figures |= probe_figures(run.probe(config.kind, on=on or None), config, on)
             yield from figures.items()
 
 
+def _interventions(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
+    """Accuracies with a part of the model changed, group by group, as bars; what has no chance value is no accuracy."""
+    from toytf.figures import metric_bars
+
+    summary, columns = run.summary, run.columns
+    groups: dict[Group, list[str]] = {}
+    for name, about in columns.items():
+        shown = about.group.section == "interventions" and name in summary and not about.on
+        if shown and reference_name("chance", name) in summary:
+            groups.setdefault(about.group, []).append(name)
+    for group, names in groups.items():
+        labels = {name: _in_words(columns[name]) for name in names}
+        references = {
+            label: Reference(**{kind: summary.get(reference_name(kind, name)) for kind in KINDS})
+            for name, label in labels.items()
+        }
+        spreads = {label: summary[spread_name(name)] for name, label in labels.items() if spread_name(name) in summary}
+        values = {label: summary[name] for name, label in labels.items()}
+        meanings = {label: group.meaning(columns[name].label) for name, label in labels.items()}
+        about_it = {"section": "interventions", "says": group.says, "meanings": meanings}
+        figure = metric_bars(values, references, group.heading, spreads=spreads)
+        figure.layout.meta = about_it
+        yield f"bars_{group.name}", figure
+
+
+def _in_words(about: "Quantity") -> str:
+    """The name and the factors of a metric: `ideal all but W_OV2, least squares`."""
+    variants = [
+        value for factor, value in about.at.items() if factor in about.group.variants and factor not in about.plain
+    ]
+    own = [str(value) for factor, value in about.at.items() if factor not in about.group.variants]
+    first = " ".join([*filter(None, [about.name.replace("_", " ")]), *own])
+    return ", ".join([first, *(str(value).replace("_", " ") for value in variants)])
+
+
 def _attention_maps(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
-    import torch
+    """Every head on one sequence; where only the last position is asked, all heads of a layer in one map."""
+    from toytf.views.sequence import sequence_views
 
-    from toytf.figures import attention_map
-
-    model, task = run.model(), run.task
+    if not (run.has_checkpoints or run.finished):
+        return
     batch = run.batch(1)
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
-    with torch.no_grad():
-        logits, seen = model.observe(batch.tokens, *names, last=batch.last)
-    tokens = [task.token_names[token] for token in batch.tokens[0, :MAP_LENGTH].tolist()]
-    for layer, name in enumerate(names):
-        if seen[name].shape[2] == 1:
-            answer, target = (task.output_names[int(y)] for y in (logits[0, -1].argmax(), batch.targets[0, -1]))
-            title = f"Attention of layer {layer + 1} at the last position: answer {answer}, right answer {target}"
-            heads = [f"L{layer}H{head}" for head in range(model.config.attention.n_heads)]
-            pattern = seen[name][0, :, 0, : len(tokens)].cpu()
-            yield f"{MAP}{layer + 1}", attention_map(pattern.tolist(), tokens, title, heads=heads)
-            continue
-        for head, pattern in enumerate(seen[name][0, :, : len(tokens), : len(tokens)].cpu()):
-            title = f"Attention of layer {layer + 1} (head L{layer}H{head}) on one sequence"
-            yield f"{MAP}{layer + 1}_L{layer}H{head}", attention_map(pattern.tolist(), tokens, title)
+    if batch.last == batch.tokens.shape[1]:
+        batch = batch.first_positions(MAP_LENGTH)
+    [view] = sequence_views(run.model(), run.task, batch)
+    for layer, pattern in enumerate(view.patterns):
+        together = pattern.shape[1] == 1
+        for head in range(1 if together else len(pattern)):
+            figure = view.figure(layer, head)
+            figure.layout.meta = {"section": "attention"}
+            yield f"{MAP}{layer + 1}" + ("" if together else f"_L{layer}H{head}"), figure

@@ -1,0 +1,217 @@
+"""What a page shows of the weights, at several checkpoints and seeds: numbers in a few bytes each.
+
+A frame is a seed at a checkpoint. Numbers are rounded to one or two bytes, deflated, and written as base64; equal ones,
+such as an ideal matrix that never changes, are written once. The scripts of the page have the same fields and types:
+
+    learned, ideal    int8, hundred-and-twenty-sevenths; −128: may not compete
+    attention         uint8, two-hundred-and-fifty-fifths; of linear attention int8, relative to the largest
+    margins           int16, hundredths, rounded away from 0;   singular values uint16, thousandths
+    probabilities     uint16, ten-thousandths
+"""
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toytf.sharing import sharing
+
+if TYPE_CHECKING:
+    from toytf.models.transformer import ToyTransformer
+    from toytf.runs import TrainedRun
+    from toytf.task import Batch
+    from toytf.views.facts import FactSheet
+    from toytf.views.memory import MemoryView
+    from toytf.views.sequence import SequenceView
+
+FRAMES = 30
+"""Frames of a page, over all seeds and runs."""
+BYTES = 24 * 2**20
+"""Bytes of all frames before they are deflated; where one frame has many, there are fewer."""
+SCORES = 2**23
+"""Scores that are computed for all frames, pairs times values; they take a second or two."""
+SEQUENCES = 6
+POSITIONS = 256
+"""Positions of a sequence that are shown."""
+MAP_BYTES = 2**19
+"""Bytes of the attention of a frame: longer sequences are fewer."""
+
+
+class Store:
+    """The arrays and names of a page, each once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[bytes, int] = {}
+        self._names: dict[tuple[str, ...], int] = {}
+        self.raw_bytes = 0
+
+    def array(self, values: np.ndarray, kind: str, unit: float = 1.0) -> int:
+        """The number of an array, in units of 1/unit and of a type such as `<i2`."""
+        limits = np.iinfo(np.dtype(kind))
+        whole = np.clip(np.round(np.nan_to_num(values * unit, nan=limits.min)), limits.min, limits.max)
+        content = whole.astype(kind).tobytes()
+        self.raw_bytes += len(content)
+        return self._arrays.setdefault(content, len(self._arrays))
+
+    def names(self, names: Sequence[str]) -> int:
+        """The number of a list of names."""
+        return self._names.setdefault(tuple(names), len(self._names))
+
+    def to_json(self) -> dict[str, Any]:
+        """All arrays and names, by their numbers."""
+        return {
+            "arrays": [base64.b64encode(zlib.compress(content, 6)).decode() for content in self._arrays],
+            "names": [*map(list, self._names)],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """What is seen of a seed at a checkpoint."""
+
+    model: "ToyTransformer"
+    memories: "Mapping[str, MemoryView]"
+    sequences: "Sequence[SequenceView]"
+    facts: "FactSheet | None"
+
+    @property
+    def n_scores(self) -> int:
+        """How many scores were computed for it, which is what takes time."""
+        return sum(len(view.pair_keys) * len(view.value_names) for view in self.memories.values())
+
+    def to_json(self, store: Store) -> dict[str, Any]:
+        """It by the numbers of its arrays and names."""
+        return {
+            "memories": {name: _memory(view, store) for name, view in self.memories.items()},
+            "attention": _attention(self.sequences, store),
+            "facts": None if self.facts is None else _facts(self.facts, store),
+        }
+
+
+def frames_of(run: "TrainedRun", store: Store, most: int = FRAMES) -> tuple[dict[str, Any], Frame]:
+    """Seeds at their checkpoints as far as they fit, and the last of the first seed; its size says how many do.
+
+    A run that has a checkpoint has at least one frame.
+    """
+    steps = {seed: there for seed in run.config.seeds if (there := run.steps_of(seed))}
+    seeds = [*steps][: max(most, 1)]
+    found: dict[str, Any] = {"steps": {}, "frames": {}, "sequences": {}}
+    newest: list[Frame] = []
+    each = most // len(seeds)
+    for seed in seeds:
+        batch, before = _batch(run, seed), store.raw_bytes
+        last = look(run, seed, steps[seed][-1], batch)
+        shown = last.to_json(store)
+        for room, taken in ((BYTES, store.raw_bytes - before), (SCORES, last.n_scores)):
+            each = max(1, min(each, room // max(taken, 1) // len(seeds)))
+        found["steps"][seed] = _spread(steps[seed], each)
+        found["sequences"][seed] = [_sequence(view, store) for view in last.sequences]
+        for step in found["steps"][seed]:
+            is_last = step == steps[seed][-1]
+            found["frames"][f"{seed}/{step}"] = shown if is_last else look(run, seed, step, batch).to_json(store)
+        newest.append(last)
+    return found, newest[0]
+
+
+def look(run: "TrainedRun", seed: int, step: int, batch: "Batch") -> Frame:
+    """A seed at a checkpoint, on a few sequences."""
+    from toytf.views.memory import memory_views
+    from toytf.views.sequence import sequence_views
+
+    model, task = run.model(step=step, seed=seed), run.task
+    with sharing():
+        return Frame(model, memory_views(model, task), sequence_views(model, task, batch), task.facts(model))
+
+
+def _batch(run: "TrainedRun", seed: int) -> "Batch":
+    """A few sequences of the task, of no more positions than can be looked at."""
+    attention, T = run.config.model.attention, min(run.task.n_positions, POSITIONS)
+    size = run.config.model.n_layers * attention.n_heads * T * T
+    batch = run.batch(max(1, min(SEQUENCES, MAP_BYTES // size)), seed=seed)
+    return batch.first_positions(POSITIONS) if batch.last == batch.tokens.shape[1] else batch
+
+
+def _spread(steps: Sequence[int], most: int) -> list[int]:
+    """The first and the last, and others evenly among them."""
+    if len(steps) <= most:
+        return [*steps]
+    if most == 1:
+        return [steps[-1]]
+    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+
+
+def _sequence(view: "SequenceView", store: Store) -> dict[str, Any]:
+    """What does not depend on the weights."""
+    return {
+        "tokens": store.names(view.tokens),
+        "parts": store.names(view.parts),
+        "part_of": view.part_of.tolist(),
+        "asked": view.asked.astype(int).tolist(),
+        "right": store.names(view.right),
+        "right_keys": {
+            layer: [keys.shape[0], store.array(keys, "u1")] for layer, keys in view.right_keys.items()
+        },
+    }  # fmt: skip
+
+
+def _attention(views: Sequence["SequenceView"], store: Store) -> dict[str, Any]:
+    layers = []
+    for layer in range(len(views[0].patterns)):
+        pattern = np.stack([view.patterns[layer] for view in views])
+        signed = bool((pattern < 0).any() or (pattern > 1.001).any())
+        largest = float(np.abs(pattern).max()) or 1.0
+        maps = [
+            store.array(one / largest, "i1", 127) if signed else store.array(one, "u1", 255) for one in pattern
+        ]  # fmt: skip
+        layers.append({"heads": pattern.shape[1], "queries": pattern.shape[2], "signed": signed, "maps": maps})
+    return {
+        "layers": layers,
+        "outputs": store.names(views[0].outputs),
+        "predicted": [store.array(view.predicted, "<i4") for view in views],
+        "probabilities": [store.array(view.probabilities, "<u2", 10_000) for view in views],
+        "right_probability": [store.array(view.right_probability, "<u2", 10_000) for view in views],
+    }
+
+
+def _memory(view: "MemoryView", store: Store) -> dict[str, Any]:
+    return {
+        "job": view.job,
+        "keys": store.names(view.keys),
+        "values": store.names(view.values),
+        "rows": view.rows,
+        "columns": view.columns,
+        "learned": store.array(view.learned, "i1", 127),
+        "ideal": store.array(view.ideal, "i1", 127),
+        "right": store.array(view.right, "u1"),
+        "pairs": store.names(view.pair_keys),
+        "value_names": store.names(view.value_names),
+        "targets": store.array(view.targets, "<i4"),
+        "rivals": store.array(view.rivals, "<i4"),
+        "margins": store.array(_hundredths(view.margins), "<i2"),
+        "pairs_to_hold": len(view.margins),
+        "recalled": view.recalled,
+        "singular": store.array(view.singular, "<u2", 1000),
+    }
+
+
+def _hundredths(margins: np.ndarray) -> np.ndarray:
+    """Margins in hundredths, away from 0, so that none changes its sign; only one without a rival is the largest."""
+    whole = np.where(margins > 0, np.ceil(100 * margins), np.floor(100 * margins))
+    return np.where(np.isposinf(margins), 32767, np.clip(whole, -32767, 32766))
+
+
+def _facts(sheet: "FactSheet", store: Store) -> dict[str, Any]:
+    return {
+        "subjects": store.names(sheet.subjects),
+        "relations": store.names(sheet.relations),
+        "answers": store.names(sheet.answers),
+        "places": store.names(sheet.places),
+        "right": store.array(sheet.right, "<i4"),
+        "said": store.array(sheet.said, "<i4"),
+        "known": store.array(sheet.known, "i1", 100),
+        "margin": store.array(sheet.margin, "<i2", 100),
+        "stored": store.array(sheet.stored, "i1"),
+    }
