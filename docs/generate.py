@@ -12,8 +12,8 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from toytf.config.shipped import claim_files
 from toytf.errors import UserError
 from toytf.measurement import KINDS, Group
 from toytf.report.table import number, whole
+from toytf.task import EVAL, meanings_by_role
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -197,26 +198,50 @@ class Declared:
         told = f"**{group.title}**" + (f" ({details})" if details else "") + (f". {group.says}" if group.says else "")
         compared = ", ".join(kind for kind in KINDS if any(kind in found for found in self.names.values() if found))
         known = any(found is not None for found in self.names.values())
-        file = f"{self.module.replace('.', '/')}.py"
         examples = ", ".join(f"`{name}`" for name in _examples(self.names))
-        return f"[`{group.name}`](../{file})", told, compared or ("–" if known else ""), examples
+        return _link(group.name, self.module), told, compared or ("–" if known else ""), examples
+
+    def meanings(self) -> Iterator[str]:
+        """What its metrics mean, one by one; after that of tasks and experiments that say more."""
+        name, variations = self.group.name, [(made, other) for made, other in varied() if other.name == self.group.name]
+        if self.group.meanings:
+            yield f"`{name}/…`" + (", if a task says nothing else:" if variations else ":")
+            yield _sentences(self.group)
+        for module, other in variations:
+            yield f"`{name}/…`, as said in {_link(module.replace('.', '/') + '.py', module)}:"
+            yield _sentences(other)
 
 
 @cache
 def declared() -> list[Declared]:
     """The groups that the modules of toytf, tasks and probes declare."""
-    found: list[tuple[str, Group]] = []
-    for path in sorted(path for package in ("toytf", "tasks", "probes") for path in (ROOT / package).rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        targets = [line.targets[0] for line in tree.body if isinstance(line, ast.Assign) and _makes_group(line.value)]
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        values = [getattr(importlib.import_module(module), ast.unparse(target)) for target in targets]
-        found += [(module, value) for value in values]
+    found = _made_by("Group")
     return [Declared(group, module, _names(group, module, found)) for module, group in found]
 
 
-def _makes_group(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and ast.unparse(value.func) == "Group"
+@cache
+def varied() -> list[tuple[str, Group]]:
+    """Declared groups with sentences of their own, and the modules that say them: roles and heuristics of a task."""
+    found = [(module, group) for module, group in _made_by("replace") if group.meanings]
+    for config in plugins("tasks").values():
+        module, _, name = config.implementation.partition(":")
+        if module.startswith("tasks."):  # not of a stranger's package
+            texts = getattr(importlib.import_module(module), name).role_texts
+            found.append((module, replace(EVAL, meanings=meanings_by_role(texts))))
+    return found
+
+
+def _made_by(function: str) -> list[tuple[str, Group]]:
+    """The groups that modules of toytf, tasks and probes make by a call of this function, as `NAME = function(…)`."""
+    found: list[tuple[str, Group]] = []
+    for path in sorted(path for package in ("toytf", "tasks", "probes") for path in (ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        calls = [line for line in tree.body if isinstance(line, ast.Assign) and isinstance(line.value, ast.Call)]
+        targets = [line.targets[0] for line in calls if ast.unparse(line.value).startswith(f"{function}(")]
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        values = [getattr(importlib.import_module(module), ast.unparse(target)) for target in targets]
+        found += [(module, value) for value in values if isinstance(value, Group)]
+    return found
 
 
 def _names(group: Group, module: str, found: list[tuple[str, Group]]) -> dict[str, tuple[str, ...] | None]:
@@ -250,6 +275,16 @@ def _metrics() -> list[tuple[str, str, tuple[str, ...] | None]]:
     return found
 
 
+def _link(text: str, module: str) -> str:
+    return f"[`{text}`](../{module.replace('.', '/')}.py)"
+
+
+def _sentences(group: Group) -> str:
+    """A line for each pattern of labels."""
+    lines = [f"- `{pattern}`: {says}" for pattern, says in group.meanings]
+    return "\n".join(_filled(line, subsequent_indent="  ") for line in lines)
+
+
 def _package(experiment: str) -> str:
     """The package of an experiment, such as `tasks.bigram.three_steps.`."""
     module: str = plugins("experiments")[experiment].implementation.partition(":")[0]
@@ -279,11 +314,11 @@ def _groups() -> str:
     for one in declared():
         sections[max((room for room in rooms if one.module.startswith(room)), key=len)].append(one)
     columns = ("group", "what it is, and what to look for", "compare with", "names, such as")
-    parts = [
-        f"### {rooms[room]}\n\n{_table(columns, [one.row() for one in ones])}"
-        for room, ones in sections.items()
-        if ones
-    ]
+    parts: list[str] = []
+    for room, ones in sections.items():
+        if ones:
+            parts += [f"### {rooms[room]}", _table(columns, [one.row() for one in ones])]
+            parts += [part for one in ones for part in one.meanings()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -296,8 +331,8 @@ def metrics_page() -> str:
 # Both
 
 
-def _filled(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def _filled(text: str, subsequent_indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=subsequent_indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

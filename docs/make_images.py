@@ -63,7 +63,7 @@ def example() -> Example:
     logits, seen = model.observe(batch.tokens, *(f"blocks.{layer}.attn.hook_pattern" for layer in (0, 1)))
     for i, scored in enumerate(batch.roles["untrapped"][:, :SHOWN].sum(1).tolist()):
         tokens = [names[token] for token in batch.tokens[i].tolist()]
-        if scored >= 5 and not {"␠", "⏎"} & set(tokens[:SHOWN]):
+        if scored >= 5 and not {"␣", "⏎"} & set(tokens[:SHOWN]):
             right = logits[i].softmax(-1).gather(1, batch.targets[i][:, None])[:, 0]
             attention = [pattern[i, 0].numpy() for pattern in seen.values()]
             return Example(tokens, batch.latents["counter"][i].tolist(), attention, right.numpy())
