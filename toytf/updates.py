@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from toytf.optimizers import Optimizer
+
 
 def updates(
-    optimizer: torch.optim.Optimizer, backward: Callable[[int], Tensor], steps: int, start: int = 0
+    optimizer: Optimizer, backward: Callable[[int], Tensor], steps: int, start: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
     """Take steps one by one, and yield after each how many there are by then and what `backward` returned.
 
@@ -15,7 +17,7 @@ def updates(
     between two steps is the caller's: whoever leaves the iteration has stopped the training.
     """
     for step in range(start, steps):
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         with torch.enable_grad():
             loss = backward(step)
         optimizer.step()

@@ -11,6 +11,7 @@ from tasks.factual.table import UNKNOWN, FactTable
 from toytf.memory import Association, hebbian
 from toytf.memory.constructions import ridge_regression
 from toytf.memory.mlp import mlp_pairs
+from toytf.optimizers import AdamW
 from toytf.randomness import generator
 from toytf.updates import updates
 
@@ -47,7 +48,7 @@ def answers_of_tokens(
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    for _ in updates(torch.optim.Adam([g], lr=LEARNING_RATE), backward, steps):
+    for _ in updates(AdamW([g], LEARNING_RATE), backward, steps):
         pass
     return g.detach()
 

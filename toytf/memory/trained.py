@@ -14,6 +14,7 @@ from torch import Tensor
 from toytf.memory.association import Association, Readable
 from toytf.memory.mlp import MLPMemory
 from toytf.memory.solver import Real
+from toytf.optimizers import AdamW
 from toytf.stopping import check_stop
 from toytf.theory import rank_fits
 from toytf.updates import updates
@@ -86,7 +87,7 @@ def _train(
         return float(unit.recall(memory()))
 
     enough, taken, reached = recall - ROUNDING, 0, recalled()
-    training = updates(torch.optim.Adam(parameters, lr=lr), backward, steps)
+    training = updates(AdamW(parameters, float(lr)), backward, steps)
     while taken < steps and reached < enough:
         taken, _ = next(training)
         if taken % CHECK_EVERY == 0 or taken == steps:

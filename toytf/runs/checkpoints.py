@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from toytf.errors import UserError, reason
 from toytf.files import write_atomic
+from toytf.optimizers import Optimizer
 
 Header = dict[str, int | str]
 
@@ -81,9 +82,7 @@ class CheckpointStore:
         self._read(step, "safetensors")
         return int(self._read(step, "training")[1]["rows"])
 
-    def save(
-        self, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, progress: Progress
-    ) -> None:
+    def save(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, progress: Progress) -> None:
         """Write a checkpoint; a crash at any moment leaves the older ones as they were."""
         self.directory.mkdir(exist_ok=True)
         weights = {name: parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
@@ -94,7 +93,7 @@ class CheckpointStore:
         _write(self._path(progress.step, "safetensors"), weights, at)
         _write(self._path(progress.step, "training"), state, {**at, **counts})
 
-    def restore(self, step: int, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Progress:
+    def restore(self, step: int, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> Progress:
         """Put weights and optimiser back as they were at a step."""
         state, header = self._read(step, "training")
         self.load_weights(step, parameters)
@@ -184,7 +183,7 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in names if match)
 
 
-def _state(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _state(parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> dict[str, Tensor]:
     """The tensors of an optimiser, as `<parameter>/<field>`."""
     name_of: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     return {

@@ -18,6 +18,7 @@ from toytf.measurement import Group, Measurement
 from toytf.models.config import ModelConfig
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
+from toytf.optimizers import SGD, AdamW, Optimizer
 from toytf.probe import Probe, ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch, Task
@@ -137,11 +138,9 @@ class SeedLearner(Learner):
         return [group.measurement(norm, name) for (group, name, _), norm in zip(found, values, strict=True)]
 
 
-def build_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def build_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """The configured optimiser; parameters without a gradient are left alone, weight decay included."""
     chosen = config.optimizer
     if isinstance(chosen, SgdConfig):
-        return torch.optim.SGD(parameters, lr=chosen.lr, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
-    return torch.optim.AdamW(
-        parameters, lr=chosen.lr, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.weight_decay
-    )
+        return SGD(parameters, chosen.lr, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
+    return AdamW(parameters, chosen.lr, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.weight_decay)

@@ -1,0 +1,109 @@
+"""AdamW and SGD, the same to the bit as those of torch.optim.
+
+Those of torch.optim load the compiler of torch at their first step. That takes more than a second, as long as many a
+training of a toy; a model can still be compiled, since a step here is a few operations on lists of tensors.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+Moments = dict[str, Tensor]
+
+
+class Optimizer(ABC):
+    """Parameters, and what a rule remembers of each."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.parameters = [*parameters]
+        self.state: defaultdict[Tensor, Moments] = defaultdict(dict)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every parameter that has a gradient; the others are left alone, weight decay included."""
+        moved = [(parameter, parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+        if moved:
+            self._move([parameter for parameter, _ in moved], [gradient for _, gradient in moved])
+
+    @abstractmethod
+    def _move(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """Change parameters and state in place."""
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019); without decay it is Adam.
+
+    m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²,
+    W ← (1 − lr · decay) W − lr · m / (1 − β₁ᵗ) / (√(v / (1 − β₂ᵗ)) + ε)
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters)
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+
+    def _move(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        of_count: dict[int, list[int]] = {}  # a parameter that was unfrozen late has taken fewer steps
+        for i, parameter in enumerate(parameters):
+            known = self.state[parameter]
+            if not known:
+                known["step"] = torch.zeros(())  # on the CPU, so that no step waits for a device
+                known["exp_avg"], known["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            known["step"] += 1
+            of_count.setdefault(int(known["step"]), []).append(i)
+        for t, which in of_count.items():
+            self._move_at(t, [parameters[i] for i in which], [gradients[i] for i in which])
+
+    def _move_at(self, t: int, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        beta1, beta2 = self.betas
+        m, v = ([self.state[parameter][name] for parameter in parameters] for name in ("exp_avg", "exp_avg_sq"))
+        if self.weight_decay:
+            torch._foreach_mul_(parameters, 1 - self.lr * self.weight_decay)
+        torch._foreach_lerp_(m, gradients, 1 - beta1)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, gradients, gradients, 1 - beta2)
+        scale = torch._foreach_sqrt(v)
+        torch._foreach_div_(scale, (1 - beta2**t) ** 0.5)
+        torch._foreach_add_(scale, self.eps)
+        torch._foreach_addcdiv_(parameters, m, scale, -self.lr / (1 - beta1**t))
+
+
+class SGD(Optimizer):
+    """Gradient descent with momentum and weight decay.
+
+    g ← g + decay · W,   m ← momentum · m + g,   W ← W − lr · m
+    """
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters)
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+
+    def _move(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        if self.weight_decay:
+            gradients = [*torch._foreach_add(gradients, parameters, alpha=self.weight_decay)]
+        if self.momentum:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                known = self.state[parameter]
+                if known:
+                    known["momentum_buffer"].mul_(self.momentum).add_(gradient)
+                else:
+                    known["momentum_buffer"] = gradient.clone()
+            gradients = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        torch._foreach_add_(parameters, gradients, alpha=-self.lr)
