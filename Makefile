@@ -10,7 +10,7 @@ quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/re
 	$(BIN)/toytf run quickstart --out runs/quickstart
 
 test: $(READY)  ## the tests, on two cores
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 fuzz: $(READY)  ## 20,000 hostile configs, overrides, tables and run directories, on two cores
 	$(BIN)/python -m tests.hostile

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 import yaml
@@ -19,6 +20,12 @@ from hypothesis import settings
 import toytf
 
 torch.set_num_threads(1)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Shapes are checked at every call, but not where whole runs repeat thousands of calls that others have checked."""
+    jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("repeats_runs") is not None)
+
 
 # Timings are not tested, and a failure should be the same one again.
 settings.register_profile("toytf", deadline=None, derandomize=True)
@@ -144,6 +151,7 @@ def tiny_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "task": {"seq_len": 8},
         "model": {"d_model": 16},
         "train": {"steps": 2, "batch_size": 4, "evaluation": {"sequences": 8}},
+        "probes": ["memory_recall", "attention", "ablation"],
         "threads": 1,
         "logging": {"wandb": "off"},
     }

@@ -11,6 +11,7 @@ import pytest
 from tests.tiny import small_sizes, tiny
 from toytf.claims import load_claim
 from toytf.config.plugins import plugins
+from toytf.config.sections import digest
 from toytf.config.shipped import claim_files
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.filling.config import FillingConfig
@@ -19,15 +20,23 @@ from toytf.experiments.launch import run_config
 from toytf.measurement import KINDS, flat, reference_name
 from toytf.runs import Run
 
+pytestmark = pytest.mark.repeats_runs  # test_metric_names.py checks the shapes of each kind
+
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], set[str]]:
     """The metrics that a run of a claim has, by a run as small as can be."""
 
+    done_by_config: dict[str, Run] = {}  # many claims are about the same config, but for sizes
+
     @cache
     def names(claim: str, run: str) -> set[str]:
         config = load_claim(claim_files()[claim])[1][run]
-        done = run_config(tiny(config), tmp_path_factory.mktemp("claims") / "run", resume=False)
+        small = tiny(config)
+        if digest(small) not in done_by_config:
+            out = tmp_path_factory.mktemp("claims") / "run"
+            done_by_config[digest(small)] = run_config(small, out, resume=False)
+        done = done_by_config[digest(small)]
         if isinstance(config, CapacityConfig):
             return _with_sizes(done, small_sizes(config))
         if isinstance(config, FillingConfig):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from conftest import Command, Ended
 
+pytestmark = pytest.mark.repeats_runs
+
 STEPS = {"train.steps": 4, "train.checkpoints.every": 1}
 
 

@@ -28,6 +28,8 @@ from toytf.stopping import check_stop
 if TYPE_CHECKING:
     from conftest import Ended
 
+pytestmark = pytest.mark.repeats_runs
+
 QUIET: dict[str, Any] = {"seeds": [0, 1], "device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
 CAPACITY = {"experiment": "capacity", "rules": ["hebbian", "optimum"], "dimensions": [2, 4], "draws": 2, **QUIET}
 STORAGE = {

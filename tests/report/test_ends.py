@@ -22,6 +22,8 @@ from toytf.runs import run as runs
 if TYPE_CHECKING:
     from conftest import Command, Ended, Install
 
+pytestmark = pytest.mark.repeats_runs
+
 SHORTER: dict[str, dict[str, Any]] = {
     "train": {"train": {"steps": 2, "batch_size": 8, "evaluation": {"every": 1}}},
     "three_steps": {"samples": [64, 128]},

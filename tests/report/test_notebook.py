@@ -182,7 +182,7 @@ def test_a_probe_shows_a_table_and_the_worst_failures() -> None:
 def test_every_figure_of_a_run_can_be_had_by_its_name(tiny_run: toytf.Run) -> None:
     names = tiny_run.figure_names
     assert names == sorted(path.stem for path in (tiny_run.directory / "figures").iterdir())
-    assert {"accuracy", "loss", "recall", "probe_limits"} <= {*names}
+    assert {"accuracy", "loss", "recall", "bars_ablated"} <= {*names}
     for name in names:
         figure = tiny_run.figure(name)
         assert isinstance(figure, go.Figure)

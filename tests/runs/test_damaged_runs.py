@@ -17,6 +17,8 @@ from toytf.experiments.train import experiment as train
 if TYPE_CHECKING:
     from conftest import Ended
 
+pytestmark = pytest.mark.repeats_runs
+
 QUIET: dict[str, Any] = {"seeds": [0, 1], "device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
 TRAINING = {
     "experiment": "train",

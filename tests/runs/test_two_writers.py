@@ -24,7 +24,7 @@ COMMAND = Path(sys.executable).with_name("toytf")
 def test_the_second_of_two_commands_is_refused_and_the_first_ends(
     resume: bool, tiny_config: Path, command: "Command", tmp_path: Path
 ) -> None:
-    changes = ["train.steps=300", "seeds=[0,1]", "train.evaluation.every=100"]
+    changes = ["train.steps=100", "seeds=[0,1]", "train.evaluation.every=50"]
     first = subprocess.Popen(
         [COMMAND, "run", tiny_config, *changes, "--out", "run"],
         cwd=tmp_path,
@@ -42,7 +42,7 @@ def test_the_second_of_two_commands_is_refused_and_the_first_ends(
     _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
     alone = toytf.run(tiny_config, changes, out=tmp_path / "alone")
-    for name in ("metrics.jsonl", "summary.json", *(f"checkpoints/seed{seed}-step000300.training" for seed in (0, 1))):
+    for name in ("metrics.jsonl", "summary.json", *(f"checkpoints/seed{seed}-step000100.training" for seed in (0, 1))):
         assert (tmp_path / "run" / name).read_bytes() == (alone.directory / name).read_bytes()
     assert not (tmp_path / "run" / NAME).exists()
 
@@ -76,7 +76,7 @@ def test_two_checks_of_claims_do_not_share_a_folder(command: "Command", tmp_path
 
 def test_a_run_can_be_read_while_another_process_writes_it(tiny_config: Path, tmp_path: Path) -> None:
     """Rows and their checksum are two files: a reader looks again until they fit."""
-    overrides = ["train.steps=400", "train.evaluation.every=1", "train.evaluation.sequences=2", "probes=[]"]
+    overrides = ["train.steps=150", "train.evaluation.every=1", "train.evaluation.sequences=2", "probes=[]"]
     rows = [0]
     with subprocess.Popen(
         [COMMAND, "run", tiny_config, *overrides, "--out", "run"],

@@ -21,6 +21,8 @@ from toytf.training.learner import SeedLearner, build_optimizer
 from toytf.training.loop import MetricsFile, Trainer, Watch, train
 from toytf.updates import updates
 
+pytestmark = pytest.mark.repeats_runs
+
 TINY: dict[str, Any] = {
     "task.seq_len": 12,
     "model.d_model": 16,

@@ -16,7 +16,7 @@ import yaml
 from toytf.runs import Run
 
 COMMAND = Path(sys.executable).with_name("toytf")
-STEPS = 400
+STEPS = 150
 
 
 @pytest.fixture(scope="module")

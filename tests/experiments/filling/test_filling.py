@@ -25,6 +25,8 @@ from toytf.report.page import run_figures
 if TYPE_CHECKING:
     from conftest import Ended, Refused
 
+pytestmark = pytest.mark.repeats_runs
+
 Run = Callable[..., toytf.Run]
 
 FROZEN = ["embed.W_E", "pos_embed.W_pos", "unembed.W_U", "blocks.0.attn.W_V", "blocks.0.attn.W_O", "blocks.1.attn.W_V"]

@@ -24,6 +24,8 @@ from toytf.experiments.train.story import (
 from toytf.report.headlines import short_table
 from toytf.report.story import story_of
 
+pytestmark = pytest.mark.repeats_runs
+
 FEW: dict[str, Any] = {
     "task.seq_len": 32,
     "model.d_model": 32,
