@@ -27,12 +27,7 @@ def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> object:
         go.Bar(
             x=[part.get("limit", part["pairs"]) for part in parts.values()], y=names, orientation="h", width=0.5,
             marker={"color": "#dfe6ee", "line": {"color": "#8899aa", "width": 1}}, name="what fits: the capacity limit",
-            text=[
-                f"{part['learned']:,.0f} of {part['pairs']:,.0f} pairs"
-                + (f", room for {part['limit']:,.0f}" if "limit" in part else "")
-                for part in parts.values()
-            ],
-            textposition="outside", hovertemplate="%{y}: room for %{x:,.0f} pairs<extra></extra>",
+            hovertemplate="%{y}: room for %{x:,.0f} pairs<extra></extra>",
         )
     )  # fmt: skip
     marks = {
@@ -49,9 +44,22 @@ def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> object:
                 marker=marker, hovertemplate=f"%{{y}}: {label} %{{x:,.0f}}<extra></extra>",
             )
         )  # fmt: skip
-    largest = max(max(part.values()) for part in parts.values())
+    said = [
+        f"{part['learned']:,.0f} of {part['pairs']:,.0f} pairs"
+        + (f", room for {part['limit']:,.0f}" if "limit" in part else "")
+        for part in parts.values()
+    ]
+    ends = [max(part.values()) for part in parts.values()]  # of bars without a colour: no mark is in their words
+    figure.add_trace(
+        go.Bar(
+            x=ends, y=names, orientation="h", width=0.5, marker={"color": "rgba(0, 0, 0, 0)"}, text=said,
+            textposition="outside", showlegend=False, hoverinfo="skip",
+        )
+    )  # fmt: skip
+    figure.update_layout(barmode="overlay")
+    largest = max(ends)
     figure.update_xaxes(type="log", range=[0, math.log10(max(largest, 10)) * 1.35], dtick=1)
-    figure.update_yaxes(autorange="reversed")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
     return styled(figure, "Pairs in each matrix, and how many fit", x="pairs", height=170 + 60 * len(names))
 
 

@@ -95,7 +95,7 @@ def _headlines(wanted: Mapping[str, Memory], task: Task) -> Iterator[Headline]:
         recall = f"recall of {n} pair{'s' if n > 1 else ''}"
         yield Headline(name, f"{memory.job}: {recall}" if memory.job else recall, rank + 2)
         if memory.job_weighted:
-            yield Headline(f"{name}_weighted", memory.job_weighted, rank + 1)
+            yield Headline(f"{name}_weighted", memory.job_weighted, rank)  # it says why fewer pairs may suffice
 
 
 def _recall(association: Association, read: Readable, at: Mapping[str, Scalar], group: Group) -> list[Measurement]:

@@ -108,6 +108,18 @@ def _without(model: ToyTransformer, task: Task, batch: Batch, name: str, rank: i
     return goal_metrics(changed, task, batch)
 
 
+def _in_words(quantity: str) -> str:
+    """What a panel shows."""
+    answer = quantity.removeprefix("p_")
+    return quantity if answer == quantity else f"probability of {'the right answer' if answer == 'correct' else answer}"
+
+
+def _with_layer(name: str) -> str:
+    """A matrix with the number of its layer, as memories have it: `W_OV1 (blocks.0.attn.W_OV)`."""
+    _, layer, _, leaf = name.split(".")
+    return f"{leaf}{int(layer) + 1} ({name})"
+
+
 class Truncation(Probe):
     """`truncated/<matrix>_rho<ρ>` or `_rank<r>`: accuracy at the task's goal; variants /loss, /p_correct, /p_noise."""
 
@@ -160,7 +172,7 @@ class Truncation(Probe):
                 variant = None if quantity == "accuracy" else quantity
                 measured = TRUNCATED.measurement(value, quantity=variant).placed(at)
                 found.append(replace(measured, reference=known.get((task.goal, quantity), Reference())))
-                kept.setdefault(quantity, {}).setdefault(name, []).append((fraction, value))
+                kept.setdefault(_in_words(quantity), {}).setdefault(_with_layer(name), []).append((fraction, value))
 
         def draw() -> object:
             from toytf.figures import lines

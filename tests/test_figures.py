@@ -126,7 +126,7 @@ def test_names_in_maps_curves_and_legends_are_no_markup() -> None:
     drawn = drawn_curves({"g/<i>": [0.1, 0.2]}, levels={"<u>": 1.0}, labels={"g/<i>": "<i>" + "z" * 80})
     label = "&lt;i&gt;" + "z" * (LONGEST_LABEL - 4) + "…"
     assert [trace.name for trace in drawn.data] == [label, "&lt;u&gt;"]
-    of_runs = overlaid({"<s>": history({"m": [1.0]})}, "m", "title")
+    of_runs = overlaid({"<s>": history({"m": [1.0]})}, "m")
     assert of_runs.data[0].name == "&lt;s&gt;"
 
 
@@ -249,7 +249,7 @@ def test_a_label_is_said_instead_of_the_name() -> None:
 
 def test_runs_over_each_other_have_a_colour_each() -> None:
     histories = {"one": history({"m": [0.0, 1.0]}, seeds=2), "two": history({"m": [3.0, 2.0, 1.0]}, step=7)}
-    figure = overlaid(histories, "m", "title")
+    figure = overlaid(histories, "m", "What it is.")
     means = {trace.name: trace for trace in figure.data if trace.meta["kind"] == "mean"}
     assert {name: (list(trace.x), list(trace.y)) for name, trace in means.items()} == {
         "one": ([0, 10], [0.5, 1.5]),
@@ -259,5 +259,5 @@ def test_runs_over_each_other_have_a_colour_each() -> None:
     assert kinds(figure) == ["band", "seed", "seed", "mean", "mean"]
     assert all(trace.visible is False for trace in figure.data if trace.meta["kind"] == "seed")
     assert figure.layout.showlegend
-    assert figure.layout.meta == {"steps": True}
-    assert (figure.layout.title.text, figure.layout.xaxis.title.text) == ("title", "step")
+    assert figure.layout.meta == {"steps": True, "says": "What it is."}
+    assert (figure.layout.title.text, figure.layout.xaxis.title.text) == ("m", "step")

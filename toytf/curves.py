@@ -11,6 +11,9 @@ from toytf.figures import COLOURS, LONGEST_LABEL, empty_figure, literal, styled
 if TYPE_CHECKING:
     import pandas as pd
 
+ONSET = "onset"
+"""The name of the marks of onsets."""
+
 
 def curves(
     history: "pd.DataFrame",
@@ -54,7 +57,7 @@ def curves(
         marker = {"symbol": "star", "size": 12, "color": "black"}
         hover = "%{customdata}: from step %{x:.0f} on<extra></extra>"
         figure.add_trace(
-            go.Scatter(x=x, y=y, customdata=said, mode="markers", marker=marker, name="onset", hovertemplate=hover)
+            go.Scatter(x=x, y=y, customdata=said, mode="markers", marker=marker, name=ONSET, hovertemplate=hover)
         )
     best = {value for name, value in (ideal or {}).items() if name in names and name not in hidden}
     for value in sorted(best):
@@ -92,9 +95,9 @@ def _over_seeds(history: "pd.DataFrame", name: str, label: str, colour: str) -> 
     )
 
 
-def overlaid(curves: Mapping[str, "pd.DataFrame"], metric: str, title: str) -> go.Figure:
-    """One metric of several runs against steps: by the name of the run, its history."""
+def overlaid(curves: Mapping[str, "pd.DataFrame"], metric: str, says: str = "") -> go.Figure:
+    """One metric of several runs against steps: by the name of the run, its history; says: what it is."""
     figure = empty_figure()
     for i, (run, history) in enumerate(curves.items()):
         figure.add_traces([*_over_seeds(history, metric, literal(run, LONGEST_LABEL), COLOURS[i % len(COLOURS)])])
-    return styled(figure, title, x="step").update_layout(showlegend=True, meta={"steps": True})
+    return styled(figure, metric, x="step").update_layout(showlegend=True, meta={"steps": True, "says": says})

@@ -146,9 +146,10 @@ def metric_bars(
     references: Mapping[str, "Reference"],
     title: str = "",
     *,
+    x: str | None = None,
     spreads: Mapping[str, float] | None = None,
 ) -> go.Figure:
-    """Each metric as a bar, with what it can be read against as marks; spreads: over seeds."""
+    """Each metric as a bar, with what it can be read against as marks; x: what they are; spreads: over seeds."""
     names = list(metrics)
     spread = {"array": [(spreads or {}).get(name, 0.0) for name in names]} if spreads else None
     bars = go.Bar(x=list(metrics.values()), y=names, orientation="h", name="measured", error_x=spread)
@@ -160,7 +161,7 @@ def metric_bars(
         marker = {"symbol": symbol, "size": 10, "color": "black", "line_width": 2}
         figure.add_trace(go.Scatter(x=values, y=names, mode="markers", name=label, marker=marker))
     figure.update_yaxes(autorange="reversed", type="category")
-    return styled(figure, title, height=120 + 26 * len(names))
+    return styled(figure, title, x=x, height=120 + 26 * len(names))
 
 
 def histograms(

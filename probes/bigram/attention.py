@@ -28,7 +28,7 @@ ATTENTION = Group(
     "layer 2 to what followed the trigger before. Chance is uniform attention over the past.", variants=("where",),
     section="attention",
     headline=(
-        Headline("induction", "layer 2 attends to what followed the same trigger before"),
+        Headline("induction", "layer 2 attends to what followed the same trigger before", 1),
         Headline("previous_token", "layer 1, right after a trigger, attends to it", 1),
     ),
     meanings=(

@@ -278,7 +278,10 @@ def test_the_figure_has_a_bar_up_to_the_limit_and_marks_for_what_is_recalled():
         "pairs to hold": [15, 5, 65],
     }.items():
         assert list(traces(figure, label)[0].x) == values
-    assert "65 pairs, room for 24" in bar.text[2]
+    (words,) = (trace for trace in figure.data if trace.type == "bar" and trace.text)
+    assert "65 pairs, room for 24" in words.text[2]
+    marks = [x for trace in figure.data for x in trace.x if x is not None]
+    assert max(words.x) == max(marks)  # no mark lies in the words
 
 
 def test_the_figure_of_scores_marks_the_levels_of_theory():

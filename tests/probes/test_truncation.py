@@ -252,9 +252,14 @@ def test_accuracy_and_loss_are_read_against_those_of_the_goal(task: BigramTask):
 def test_the_figure_has_a_curve_per_matrix_over_the_fraction_kept(task: BigramTask):
     figure = probe(make_model(), task, matrices=("blocks.1.mlp.W_out",), fractions=(1.0, 0.0), ranks=(3,)).figure()
     accuracy = figure.data[0]
-    assert accuracy.name == "blocks.1.mlp.W_out"
+    assert accuracy.name == "W_out2 (blocks.1.mlp.W_out)"
     assert list(accuracy.x) == [0.0, 0.25, 1.0]
-    assert [a.text for a in figure.layout.annotations] == ["accuracy", "loss", "p_correct", "p_noise"]
+    assert [a.text for a in figure.layout.annotations] == [
+        "accuracy",
+        "loss",
+        "probability of the right answer",
+        "probability of noise",
+    ]
 
 
 def test_nothing_to_truncate_is_an_empty_figure(task: BigramTask):

@@ -147,7 +147,7 @@ def test_only_curves_that_several_runs_share_are_drawn(tmp_path: Path, tiny_conf
     compared = toytf.compare(runs)
     assert [*compared.figures()] == ["recalled/W_OV2"]
     figure = compared.figure()
-    assert figure.layout.title.text == "recall of W_OV2 (recalled/W_OV2)"
+    assert (figure.layout.title.text, figure.layout.meta["says"]) == ("recalled/W_OV2", "recall of W_OV2")
     drawn = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
     assert drawn == {"up": ([0, 1, 2], [0.1, 0.2, 0.3]), "down": ([0, 1, 2, 3], [0.9, 0.8, 0.7, 0.6])}
     assert compared.figure("recalled/W_OV2") == figure

@@ -108,5 +108,5 @@ def test_charts_say_which_section_of_the_page_they_belong_to(run: toytf.Run) -> 
     found = {name: figure.layout.meta for name, figure in charts(run).items()}
     told = found["accuracy"].pop("meanings"), found["recall"].pop("meanings")
     assert all(says for meanings in told for says in meanings.values())
-    assert found["accuracy"] == {"section": "learning", "folded": False, "steps": True}
-    assert found["recall"] == {"section": "memories", "folded": True, "steps": True}
+    assert found["accuracy"] == {"section": "learning", "folded": False, "steps": True, "stars": False}
+    assert found["recall"] == {"section": "memories", "folded": True, "steps": True, "stars": False}

@@ -76,7 +76,7 @@ def test_a_run_tells_its_title_its_command_and_what_it_ran_with(
     out = tmp_path / "run"
     assert invoke("run", config, "n=5", "rules=[hebbian]", "--out", out).code == 0
     told = toytf.Run.open(out).provenance
-    assert told.title == TITLE
+    assert told.title == f"{TITLE} (changed: n=5, rules=[hebbian])"
     (start,) = told.starts
     assert start.command == f"toytf run '{config}' n=5 'rules=[hebbian]' --out {out}"
     assert (start.toytf, start.python) == (toytf.__version__, platform.python_version())
@@ -151,11 +151,25 @@ def test_the_title_is_the_first_line_if_that_is_a_comment(text: str, title: str 
         assert origin_of(source, (), out=None, resume=False, force=False).title == title
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"n": 5, "threads": 1}, f"{TITLE} (changed: n=5)"),
+        ({"noise_vectors": 1, "n": 5}, f"{TITLE} (changed: noise_vectors=1, n=5)"),
+        ({"threads": 1, "logging.wandb": "off", "device": "cpu"}, TITLE),
+    ],
+)
+def test_a_title_says_which_keys_are_not_those_of_the_config(
+    changes: dict[str, Any], told: str, config: Path, tmp_path: Path
+) -> None:
+    assert toytf.run(config, changes, out=tmp_path / "run").provenance.title == told
+
+
 def test_a_config_that_ships_has_its_title_and_not_that_of_its_base(tmp_path: Path) -> None:
-    quickstart = origin_of("quickstart", "train.steps=3", out="runs/x", resume=False, force=False)
+    quickstart = origin_of("quickstart", "threads=1", out="runs/x", resume=False, force=False)
     first = (config_folder() / "quickstart.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert f"# {quickstart.title}" == first
-    assert quickstart.command == "toytf run quickstart train.steps=3 --out runs/x"
+    assert quickstart.command == "toytf run quickstart threads=1 --out runs/x"
     path = tmp_path / "mine.yaml"
     path.write_text("base: quickstart\n")
     assert origin_of(path, (), out=None, resume=False, force=False).title is None

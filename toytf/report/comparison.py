@@ -90,7 +90,8 @@ class Comparison:
                 if metric in history and history[metric].count() > ENDS * history["seed"].nunique()
             }
             if len(curves) > 1:
-                found[metric] = overlaid(curves, metric, f"{phrase} ({metric})")
+                about = next(run.columns[metric] for run in self.runs if metric in run.columns)
+                found[metric] = overlaid(curves, metric, about.group.meaning(about.label) or phrase)
         return found
 
     def figure(self, metric: str | None = None) -> Any:

@@ -31,8 +31,8 @@ FRAMES = 30
 """Frames of a page, over all seeds and runs."""
 BYTES = 24 * 2**20
 """Bytes of all frames before they are deflated; where one frame has many, there are fewer."""
-SCORES = 2**23
-"""Scores that are computed for all frames, pairs times values; they take a second or two."""
+SCORES = 2**24
+"""Scores that are computed for all frames, pairs times values; they take two seconds."""
 SEQUENCES = 6
 POSITIONS = 256
 """Positions of a sequence that are shown."""

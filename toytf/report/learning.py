@@ -19,7 +19,7 @@ def learning_figures(
 
     phrases: what roles are; others are drawn on request. onsets: by metric, the step from which it stays above chance.
     """
-    from toytf.curves import curves
+    from toytf.curves import ONSET, curves
 
     history, summary, columns = run.history, run.summary, run.columns
     for (chart, on), members in _charts(run).items():
@@ -50,6 +50,7 @@ def learning_figures(
             "section": section,
             "folded": section in ("memories", "interventions"),
             "steps": True,
+            "stars": any(trace.name == ONSET for trace in figure.data),
             "meanings": {label: says for label, says in told.items() if says},
         }
         figure.layout.meta = meta

@@ -5,6 +5,7 @@ is one JSON text in the page.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class Figures:
             "name": name, "title": title, "still": still(figure), "height": layout.get("height", 400),
             "section": about.get("section", ""), "folded": about.get("folded", False), "says": about.get("says", ""),
             "steps": about.get("steps", False), "meanings": about.get("meanings", {}),
+            "stars": about.get("stars", False),
         }  # fmt: skip
 
 
@@ -202,10 +204,11 @@ def _as_script(data: Any) -> str:
 def template(name: str) -> "Template":
     """A page template of this package; what it is given is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     loader = PackageLoader("toytf.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.filters["breakable"] = lambda name: Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
     environment.globals["asset"] = lambda file: Markup(loader.get_source(environment, file)[0])
     return environment.get_template(name)
 

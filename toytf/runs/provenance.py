@@ -27,6 +27,8 @@ from toytf.errors import shortened
 from toytf.files import write_atomic
 
 PROVENANCE = "provenance.json"
+UNTOLD = ("device", "logging", "seeds", "threads")
+"""Keys that do not make another experiment of a config: with other keys changed, its title alone would be wrong."""
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _OF_TITLE, _OF_MAPPING, _OF_COMMAND = 300, 200, 2000  # characters that are kept
 _Line = Annotated[str, AfterValidator(lambda text: shortened(text, _OF_COMMAND))]
@@ -82,7 +84,10 @@ def add_start(directory: Path, origin: Origin, device: object) -> None:
 def origin_of(
     source: Path | str | Mapping[str, Any], overrides: Overrides, *, out: Path | str | None, resume: bool, force: bool
 ) -> Origin:
-    """The origin of a run that `toytf.run` is asked for with these arguments; a mapping has no title."""
+    """The origin of a run that `toytf.run` is asked for with these arguments; a mapping has no title.
+
+    Where keys are changed, the title says which: the first comment of a config speaks of the config as it is.
+    """
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={inline_yaml(value)}" for key, value in overrides.items()]
     changes = [overrides] if isinstance(overrides, str) else list(overrides)
@@ -92,7 +97,11 @@ def origin_of(
         arguments += [f"{name}={value!r}" for name, value in named.items() if value]
         return Origin(None, f"toytf.run({', '.join(arguments)})")
     options = [*(["--out", str(out)] if out is not None else []), *["--resume"] * resume, *["--force"] * force]
-    return Origin(_title(source_file(source)), shlex.join(["toytf", "run", str(source), *changes, *options]))
+    title = _title(source_file(source))
+    told = [change for change in changes if re.split("[.=]", change.strip(), maxsplit=1)[0] not in UNTOLD]
+    if title and told:
+        title = shortened(f"{title.removesuffix('.')} (changed: {', '.join(told)})", _OF_TITLE)
+    return Origin(title, shlex.join(["toytf", "run", str(source), *changes, *options]))
 
 
 def _title(path: Path) -> str | None:

@@ -79,7 +79,7 @@ def _interventions(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
         values = {label: summary[name] for name, label in labels.items()}
         meanings = {label: group.meaning(columns[name].label) for name, label in labels.items()}
         about_it = {"section": "interventions", "says": group.says, "meanings": meanings}
-        figure = metric_bars(values, references, group.heading, spreads=spreads)
+        figure = metric_bars(values, references, group.heading, x="accuracy", spreads=spreads)
         figure.layout.meta = about_it
         yield f"bars_{group.name}", figure
 

@@ -44,6 +44,10 @@ function percent(p) {
   return p < 0.001 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`;
 }
 
+function count(n) {
+  return Math.round(n).toLocaleString("en");
+}
+
 function range(n) {
   return [...Array(n).keys()];
 }

@@ -42,8 +42,8 @@ async function showFacts(place, now) {
     const wanted = search.value.trim().toLowerCase();
     const fits = (i) => [...fact(i), answers[right[i]], answers[said[i]]].some((name) => name.toLowerCase().includes(wanted));
     const matching = only || (wanted ? all.filter(fits) : wrong);
-    title.textContent = only ? `Facts of this cell (${only.length})` : wanted ? `Facts that match (${matching.length})`
-      : wrong.length ? `Facts that are not always right (${wrong.length})` : "No fact is wrong";
+    title.textContent = only ? `Facts of this cell (${count(only.length)})` : wanted ? `Facts that match (${count(matching.length)})`
+      : wrong.length ? `Facts that are not always right (${count(wrong.length)})` : "No fact is wrong";
     const lines = matching.slice(0, LISTED).map((i) => make("tr", {},
       make("td", { class: "words" }, named(fact(i)[0]), ", ", named(fact(i)[1])),
       make("td", { class: `words ${isKnown(i) ? "good" : "bad"}` }, ...(isKnown(i) ? ["right: ", named(answers[right[i]])]
@@ -51,7 +51,7 @@ async function showFacts(place, now) {
       make("td", { text: `margin ${(margin[i] / 100).toFixed(2)}` }), make("td", { class: "words quiet", text: where(i) })));
     listed.replaceChildren(make("table", { class: "stack" }, make("tbody", {}, ...lines)));
     listed.hidden = !lines.length;
-    if (matching.length > LISTED) listed.append(make("p", { class: "quiet", text: `… and ${matching.length - LISTED} more: search to narrow them down.` }));
+    if (matching.length > LISTED) listed.append(make("p", { class: "quiet", text: `… and ${count(matching.length - LISTED)} more: search to narrow them down.` }));
   }
 
   const map = heat({
@@ -80,7 +80,7 @@ async function showFacts(place, now) {
   const key = chosen.facts === "stored" ? make("ul", { class: "legend" }, ...["wrong", ...places].map(swatch))
     : chosen.facts === "margin" ? scale(KNOWN, `margin −${most}`, `${most} (logits; wrong below 0)`)
     : several ? scale(KNOWN, "none known", "all known") : scale(KNOWN, "wrong in every draw of the noise", "right in every draw");
-  place.replaceChildren(make("p", { text: `At step ${now.step}, ${all.length - wrong.length} of ${all.length} facts are right whatever the noise.` }),
+  place.replaceChildren(make("p", { text: `At step ${now.step}, ${count(all.length - wrong.length)} of ${count(all.length)} facts are right whatever the noise.` }),
     controls, map, key, title, listed);
   map.paint();
   fill();

@@ -38,7 +38,7 @@ function heat({ rows, columns, at, says, outlined, frame, picked, x, y, label })
     const size = Math.min(Math.max((room - left - 4) / columns.length, 0.2), 26, Math.max(3, 560 / rows.length));
     const width = size * columns.length, height = Math.max(size * rows.length, Math.min(14 * rows.length, 60));
     const tall = height / rows.length, across = size > 11, turned = widest(columns) > (across ? size : 24);
-    const bottom = across && turned ? Math.min(widest(columns), 90) + 26 : 34;
+    const bottom = turned ? Math.min(across ? widest(columns) : widest(columns.map((name) => shortened(name, 8))), 90) + 26 : 34;
     canvas.style.width = `${room}px`;
     canvas.style.height = `${top + height + bottom}px`;
     canvas.width = room * density;
@@ -77,7 +77,7 @@ function heat({ rows, columns, at, says, outlined, frame, picked, x, y, label })
       pen.translate(left + (c + 0.5) * size, top + height + 8);
       if (turned) pen.rotate(-Math.PI / 2);
       pen.textAlign = turned ? "right" : "center";
-      pen.fillText(shortened(columns[c], turned && !across ? 6 : 14), 0, 0, turned ? bottom - 22 : undefined);
+      pen.fillText(shortened(columns[c], turned && !across ? 8 : 14), 0, 0, turned ? bottom - 22 : undefined);
       pen.restore();
     }
     pen.fillStyle = colour("quiet");

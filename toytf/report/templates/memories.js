@@ -19,8 +19,8 @@ async function showMemories(place, now) {
     chooser("matrix", "pick-memory", names.map((one) => [one, one]), name, (value) => { chosen.memory = value; showAll(); }));
   const about = make("p", {}, make("b", { text: name }), memory.job ? `: ${memory.job}. ` : ". ");
   if (n) {
-    about.append(`${memory.recalled} of ${n} pair${n === 1 ? "" : "s"} recalled at step ${now.step}.`);
-    if (limits?.limit) about.append(` About ${Math.round(limits.limit).toLocaleString("en")} would fit.`);
+    about.append(`${count(memory.recalled)} of ${count(n)} pair${n === 1 ? "" : "s"} recalled at step ${now.step}.`);
+    if (limits?.limit) about.append(` About ${count(limits.limit)} would fit.`);
   } else about.append("It should hold a distribution for each key, not one answer.");
 
   const several = right.reduce((sum, one) => sum + one, 0) > 1.5 * keys.length;

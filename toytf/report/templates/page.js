@@ -39,7 +39,8 @@ function showBar() {
     if (steps().length) {
       const moved = (event) => { chosen.step = steps()[Number(event.target.value)]; showAll(); };
       const slider = make("input", { id: "pick-step", type: "range", min: 0, max: steps().length - 1, "aria-label": "checkpoint", oninput: moved });
-      bar.append(make("label", {}, "checkpoint", slider), make("span", { id: "at-step" }));
+      if (steps().length > 1) bar.append(make("label", {}, "checkpoint", slider));
+      bar.append(make("span", { id: "at-step" }));
     }
     bar.hidden = !bar.children.length;
     if (focused) document.getElementById(focused)?.focus();
@@ -48,8 +49,8 @@ function showBar() {
   if (slider) {
     slider.value = steps().indexOf(chosen.step);
     slider.setAttribute("aria-valuetext", `step ${chosen.step}`);
-    document.getElementById("at-step").textContent = `weights at step ${chosen.step}`;
   }
+  if (steps().length) document.getElementById("at-step").textContent = `weights at step ${chosen.step}`;
 }
 
 async function showAll() {
