@@ -115,6 +115,7 @@ class Ablation(Probe):
             return ProbeResult()
         whole = hooked_accuracy(model, task, batch, no_hook)
         found = [replace(ABLATED.measurement(whole.value, "none"), reference=whole.reference)]
+        damaged = replace(whole.reference, ideal=None)  # of a model without a part nobody knows what is ideal
         means = mean_activations(model, batch)
         for component in components(model):
             mean = means[component.activation]
@@ -122,5 +123,5 @@ class Ablation(Probe):
                 value = hooked_accuracy(model, task, batch, component.replaced(by)).value
                 measured = ABLATED.measurement(value, component=component.name)
                 placed = measured.placed({"ablation": ablation}, plain=("ablation",) if ablation == PLAIN else ())
-                found.append(replace(placed, reference=whole.reference))
+                found.append(replace(placed, reference=damaged))
         return ProbeResult(found)

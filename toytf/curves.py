@@ -64,10 +64,15 @@ def curves(
         line = {"dash": "dash", "width": 1, "color": "black"}
         label = "ideal" if len(best) == 1 else f"ideal {value:.3g}"
         figure.add_trace(go.Scatter(x=ends, y=[value, value], name=label, line=line, mode="lines"))
+    figure.add_traces([*_levels(levels, ends)])
+    return styled(figure, title, x="step")
+
+
+def _levels(levels: Mapping[str, float], ends: Sequence[int]) -> Iterator[go.Scatter]:
+    """Named horizontal lines, in grey."""
     for i, (label, value) in enumerate(levels.items()):
         line = {"dash": ("dashdot", "longdash", "dash")[i % 3], "width": 1, "color": "gray"}
-        figure.add_trace(go.Scatter(x=ends, y=[value, value], name=literal(label), line=line, mode="lines"))
-    return styled(figure, title, x="step")
+        yield go.Scatter(x=[*ends], y=[value, value], name=literal(label), line=line, mode="lines")
 
 
 def _over_seeds(history: "pd.DataFrame", name: str, label: str, colour: str) -> Iterator[go.Scatter]:
@@ -95,9 +100,16 @@ def _over_seeds(history: "pd.DataFrame", name: str, label: str, colour: str) -> 
     )
 
 
-def overlaid(curves: Mapping[str, "pd.DataFrame"], metric: str, says: str = "") -> go.Figure:
-    """One metric of several runs against steps: by the name of the run, its history; says: what it is."""
+def overlaid(
+    curves: Mapping[str, "pd.DataFrame"], metric: str, says: str = "", levels: Mapping[str, float] | None = None
+) -> go.Figure:
+    """One metric of several runs against steps: by the name of the run, its history.
+
+    says: what it is; levels: named horizontal lines.
+    """
     figure = empty_figure()
     for i, (run, history) in enumerate(curves.items()):
         figure.add_traces([*_over_seeds(history, metric, literal(run, LONGEST_LABEL), COLOURS[i % len(COLOURS)])])
+    steps = [step for history in curves.values() for step in (int(history["step"].min()), int(history["step"].max()))]
+    figure.add_traces([*_levels(levels or {}, [min(steps), max(steps)])])
     return styled(figure, metric, x="step").update_layout(showlegend=True, meta={"steps": True, "says": says})

@@ -228,16 +228,20 @@ class Task(ABC):
     @property
     def headline(self) -> tuple[Headline, ...]:
         """Accuracies that the short table shows: at the goal, and in the other roles that have a phrase."""
-        at_goal = self.role_phrase(self.goal)
-        shown = {role: self.role_phrase(role) for role in dict.fromkeys([self.goal, *self.role_phrases])}
-        short = {
-            role: f"the same{phrase.removeprefix(at_goal)}" if phrase.startswith(f"{at_goal}, ") else phrase
-            for role, phrase in shown.items()
-        }  # fmt: skip
         return tuple(
             Headline(f"{role}_accuracy", f"accuracy on {phrase}", int(role != self.goal))
-            for role, phrase in short.items()
+            for role, phrase in self.short_phrases.items()
         )
+
+    @property
+    def short_phrases(self) -> dict[str, str]:
+        """The phrases of the goal and of other roles that have one; `the same, …` where one begins like the goal's."""
+        at_goal = self.role_phrase(self.goal)
+        shown = {role: self.role_phrase(role) for role in dict.fromkeys([self.goal, *self.role_phrases])}
+        return {
+            role: f"the same{phrase.removeprefix(at_goal)}" if phrase.startswith(f"{at_goal}, ") else phrase
+            for role, phrase in shown.items()
+        }
 
     @property
     def role_meanings(self) -> tuple[tuple[str, str], ...]:

@@ -267,9 +267,9 @@ def test_without_javascript_there_are_still_pictures(visit: "Open", bigram: toyt
 
 def test_several_runs_are_columns_and_one_is_chosen(visit: "Open", both: Path, bigram: toytf.Run) -> None:
     page = visit(both).shown(0)
-    head = page.page.locator("#compare table").first.locator("th").all_inner_texts()
+    head = page.page.locator("#compare table").nth(1).locator("th").all_inner_texts()
     assert head[1:3] == [bigram.name, "facts"]
-    keys = page.page.locator("#compare table").nth(1).locator("td:first-child").all_inner_texts()
+    keys = page.page.locator("#compare table").first.locator("td:first-child").all_inner_texts()
     assert "task.kind" in keys
     assert "experiment" not in keys
     assert "An induction head" in page.text("h2")

@@ -117,7 +117,8 @@ def test_the_model_of_the_quickstart_trains_three_matrices_of_its_parameters() -
     assert sum(sizes.values()) == (65 + 64 + 65) * 128 + 6 * 128**2  # vectors; W_K, W_V, W_O of two layers
     assert line == (
         "2 layers of attention with 1 head each, width 128, no feed-forward part, no LayerNorm; "
-        f"{trained:,} of {sum(sizes.values()):,} parameters are trained."
+        f"{trained:,} of {sum(sizes.values()):,} parameters are trained "
+        "(blocks.0.attn.W_K, blocks.1.attn.W_K, blocks.1.attn.W_O)."
     )
 
 
@@ -160,7 +161,7 @@ def test_what_is_trained_later_counts_and_what_would_be_after_the_end_does_not()
     for start, more in ((299, 3 * 16**2), (300, 0)):  # of 300 steps
         line, sizes = line_of("quickstart", **SMALL, model__freeze=frozen, model__unfreeze={start: ["blocks.0.*"]})
         own = sum(n for name, n in sizes.items() if name.startswith("blocks.1."))
-        assert f"; {own + more:,} of {sum(sizes.values()):,} parameters are trained." in line
+        assert f"; {own + more:,} of {sum(sizes.values()):,} parameters are trained" in line
 
 
 # Where it comes from

@@ -142,7 +142,7 @@ def test_neighbours_taken_together_keep_the_totals(shape: tuple[int, int]) -> No
 def test_blocks_are_called_by_their_ends() -> None:
     figure = large(512, 3).figure()
     assert figure.layout.title.text == (
-        "Fraction of facts known, 8 subjects × 1 relation to a cell: red is all, blue is none"
+        "Fraction of facts known, 8 subjects × 1 relation to a cell: green is all, red is none"
     )
     assert figure.data[0].customdata[0][1] == "s1 … s8, r2"
     assert figure.data[0].customdata[-1][0] == "s505 … s512, r1"

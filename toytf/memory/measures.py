@@ -94,7 +94,8 @@ UTILISATION = Group(
     ),
     meanings=(
         ("*/stored", "Pairs that the matrix recalls; the best weights recall all up to the capacity."),
-        ("*/load", "Pairs that this part should hold over its capacity; up to 1 the best weights can store them all."),
+        ("*/load", "Pairs that this part should hold over its capacity; up to about 1 the best weights can store them "
+         "all, in small dimensions a little less."),
         ("*/capacity_own_values", "Capacity of a part of this size if every pair had a value of its own: pairs of "
          "random vectors that can all be recalled."),
         ("*/capacity", "Capacity of a part of this size if as many values compete as here: pairs of random vectors "
@@ -186,7 +187,7 @@ def score_samples(association: Association, memory: Readable) -> dict[str, Float
     if not 0 < unit < math.inf:
         return {}
     right, rivals = split_scores(association, memory)
-    return {"right": (right / unit).numpy(), "rivals": (rivals / unit).numpy()}
+    return {"rivals": (rivals / unit).numpy(), "right": (right / unit).numpy()}
 
 
 def score_levels(association: Association) -> dict[str, float]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTHING = "–"
+CURVE_LEVELS = ("ideal", "chance")
 ENDS = 2
 """What is measured only before and after training makes no curve."""
 
@@ -73,9 +74,14 @@ class Comparison:
 
     @cached_property
     def differences(self) -> dict[str, list[str]]:
-        """The dotted keys in which configs differ, and the value of each run; none of a config that cannot be read."""
+        """The dotted keys in which configs differ, and the value of each run; none of a config that cannot be read.
+
+        `toytf`: the version and commit that the runs were started with, if these differ.
+        """
         configs = [_config(run) for run in self.runs]
-        return {key: [shortened(str(config.get(key, NOTHING))) for config in configs] for key in _differing(configs)}
+        found = {key: [shortened(str(config.get(key, NOTHING))) for config in configs] for key in _differing(configs)}
+        code = [_code(run) for run in self.runs]
+        return {**found, **({"toytf": code} if len({*code}) > 1 else {})}
 
     def figures(self) -> dict[str, Any]:
         """A figure for each main metric that several runs have at several steps, by metric."""
@@ -91,8 +97,14 @@ class Comparison:
             }
             if len(curves) > 1:
                 about = next(run.columns[metric] for run in self.runs if metric in run.columns)
-                found[metric] = overlaid(curves, metric, about.group.meaning(about.label) or phrase)
+                says = about.group.meaning(about.label) or phrase
+                found[metric] = overlaid(curves, metric, says, self._common_levels(metric))
         return found
+
+    def _common_levels(self, metric: str) -> dict[str, float]:
+        """What a metric can be read against where that is the same for all runs; a limit far away would hide them."""
+        levels = {kind: {run.summary.get(reference_name(kind, metric)) for run in self.runs} for kind in CURVE_LEVELS}
+        return {kind: level for kind, (level, *others) in levels.items() if level is not None and not others}
 
     def figure(self, metric: str | None = None) -> Any:
         """The curves of one metric, by default the first of the table that has any."""
@@ -165,6 +177,12 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _is_plain(values: Sequence[Any]) -> bool:
     """Are there any, and can all stand in a cell?"""
     return all(isinstance(value, str | int | float | None) for value in values) and {*values} != {None}
+
+
+def _code(run: Run) -> str:
+    """The version and commit that a run was started with."""
+    start = next(iter(run.provenance.starts), None)
+    return NOTHING if start is None else " ".join(filter(None, [start.toytf, start.commit]))
 
 
 def _config(run: Run) -> dict[str, Any]:

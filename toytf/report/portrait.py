@@ -17,6 +17,8 @@ WINDOW = 32
 """Tokens of the example sequence."""
 ABSOLUTE = re.compile(r"(?<![\w.])/(?:[^/\s'\"]+/)+")
 """The folders of an absolute path: those of somebody's machine."""
+NAMED = 4
+"""Trained weights that the model's line names."""
 EXAMPLES = 3
 """Questions that the example shows, if it has as many."""
 
@@ -74,9 +76,11 @@ def model_line(model: "ToyTransformer", steps: int) -> str:
     parameters = dict(model.named_parameters())
     trained = trainable_ever(config, parameters, steps) if steps else ()
     total, own = (sum(parameters[name].numel() for name in names) for names in ({*parameters}, trained))
+    which = f" ({', '.join(name for name in parameters if name in trained)})" if 0 < len(trained) <= NAMED else ""
     return (
         f"{counted(config.n_layers, 'layer')} of {kind} with {heads}, width {config.d_model}, {feed_forward}, "
-        f"{'LayerNorm' if config.norm == 'layer' else 'no LayerNorm'}; {own:,} of {total:,} parameters are trained."
+        f"{'LayerNorm' if config.norm == 'layer' else 'no LayerNorm'}; {own:,} of {total:,} parameters are trained"
+        f"{which}."
     )
 
 

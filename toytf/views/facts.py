@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SHOWN = 64
 """Subjects and relations that a figure shows one by one; of more, neighbours are taken together."""
+KNOWN = ["rgb(176, 32, 32)", "rgb(224, 160, 60)", "rgb(240, 230, 140)", "rgb(110, 180, 120)", "rgb(16, 112, 64)"]
+"""Colours from a fact that is wrong to one that is known."""
 NAMED = 10
 """Wrong facts that a summary names."""
 
@@ -118,15 +120,17 @@ class FactSheet:
         rows, columns = (block_size(len(names), SHOWN) for names in (self.subjects, self.relations))
         if rows == columns == 1:
             panel = (self.margin, self.subjects, self.relations)
-            title = "Logit of the right answer minus the best other one, averaged over noise: red is known, blue is not"
-            return heat_maps({"": panel}, title, x="relation", y="subject")
+            title = (
+                "Logit of the right answer minus the best other one, averaged over noise: green is known, red is not"
+            )
+            return heat_maps({"": panel}, title, x="relation", y="subject").update_traces(colorscale=KNOWN)
         known, asked = (block_sums(facts, rows, columns) for facts in (self.known == 1, self.asked))
         fraction = np.where(asked > 0, known / np.maximum(asked, 1), np.nan)
         panel = (fraction, block_names(self.subjects, rows), block_names(self.relations, columns))
         cell = f"{counted(rows, 'subject')} × {counted(columns, 'relation')}"
-        title = f"Fraction of facts known, {cell} to a cell: red is all, blue is none"
+        title = f"Fraction of facts known, {cell} to a cell: green is all, red is none"
         figure = heat_maps({"": panel}, title, x="relation", y="subject")
-        return figure.update_traces(zmin=0, zmax=1)
+        return figure.update_traces(zmin=0, zmax=1, colorscale=KNOWN)
 
     def _repr_html_(self) -> str:
         """How many facts are known, and the worst of the others."""

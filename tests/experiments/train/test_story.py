@@ -18,6 +18,7 @@ from toytf.experiments.train.story import (
     lasting_onset,
     learned,
     reached,
+    still_rising,
     verdict,
     verdicts,
 )
@@ -50,9 +51,9 @@ def said(accuracies: list[float], **levels: float) -> str:
 
 @pytest.mark.parametrize(
     ("progress", "word"),
-    [(1.02, "solved"), (0.95, "solved"), (0.949, "partly learned"), (0.5, "partly learned"), (0.499, "not learned")],
+    [(1.02, "solved"), (0.95, "solved"), (0.949, "partly learned"), (0.1, "partly learned"), (0.099, "not learned")],
 )
-def test_solved_is_95_percent_of_the_way_and_partly_learned_half(progress: float, word: str) -> None:
+def test_solved_is_95_percent_of_the_way_and_partly_learned_a_tenth(progress: float, word: str) -> None:
     assert learned(progress) == word
 
 
@@ -63,8 +64,8 @@ def test_the_way_begins_at_a_guess() -> None:
 
 def test_the_way_begins_at_the_best_trivial_heuristic_where_there_is_one() -> None:
     levels = {"ideal": 1.0, "chance": 0.1, "heuristic": 0.5}
-    assert said([0.7], **levels).startswith("Not learned: 70.0 % of the facts")
-    assert said([0.75], **levels).startswith("Partly learned: ")
+    assert said([0.54], **levels).startswith("Not learned: 54.0 % of the facts")
+    assert said([0.56], **levels).startswith("Partly learned: ")
     assert "(ideal 100 %, best heuristic 50.0 %, chance 10.0 %)" in said([0.7], **levels)
 
 
@@ -95,12 +96,29 @@ def test_the_words_of_an_untrained_model_are_not_those_of_its_task() -> None:
     [
         ([1.0, 0.99], "Solved in both seeds"),
         ([1.0, 0.99, 0.98], "Solved in all 3 seeds"),
-        ([0.1, 0.2, 0.3], "Not learned in any of 3 seeds"),
-        ([1.0, 0.6, 0.1, 0.99], "Of 4 seeds, 2 solved, 1 partly learned and 1 not learned"),
+        ([0.01, 0.02, 0.03], "Not learned in any of 3 seeds"),
+        ([1.0, 0.6, 0.01, 0.99], "Of 4 seeds, 2 solved, 1 partly learned and 1 not learned"),
     ],
 )
 def test_several_seeds_are_counted(progress: list[float], words: str) -> None:
     assert verdicts(progress) == words
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "sentence"),
+    [
+        ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], ["Accuracy was still rising: 40.0 % at step 4, 50.0 % at step 5."]),
+        ([0.0, 0.5, 0.5, 0.5, 0.5, 0.5], []),
+        ([0.0, 0.1, 0.2, 0.3, 0.9, 1.0], []),
+        ([0.5], []),
+    ],
+)
+def test_an_accuracy_that_rose_until_the_end_has_a_sentence(accuracies: list[float], sentence: list[str]) -> None:
+    metric = "eval/fact_accuracy"
+    history = pd.DataFrame({"seed": 0, "step": range(len(accuracies)), metric: accuracies})
+    found = [*still_rising(history, {f"ideal/{metric}": 1.0}, metric)]
+    assert found == [f"{one} More steps may help." for one in sentence]
+    assert [*still_rising(history, {}, metric)] == [*still_rising(history, {f"ideal/{metric}": 1.0}, "missing")] == []
 
 
 def test_what_came_within_one_evaluation_came_together() -> None:

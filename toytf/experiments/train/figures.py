@@ -22,7 +22,7 @@ def training_figures(run: "TrainedRun", onsets: Mapping[str, float]) -> Iterator
 
     onsets: by metric, the step from which it stays above chance.
     """
-    phrases = {run.config.train.loss: "trained", **run.task.role_phrases}
+    phrases = {run.config.train.loss: "trained", **(run.task.short_phrases if run.task.role_phrases else {})}
     yield from learning_figures(run, phrases=phrases, onsets=onsets)
     yield from _probe_figures(run)
     yield from _interventions(run)

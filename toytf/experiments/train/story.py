@@ -3,7 +3,7 @@
 The verdict is about the accuracy at the task's goal, by how far it has come from what is had for nothing, a guess or
 the best trivial heuristic, to the ideal:
 
-    progress = (accuracy − trivial) / (ideal − trivial)      solved ≥ 0.95 > partly learned ≥ 0.5 > not learned
+    progress = (accuracy − trivial) / (ideal − trivial)      solved ≥ 0.95 > partly learned ≥ 0.1 > not learned
 
 There is no verdict where trivial is as good as ideal.
 """
@@ -24,10 +24,12 @@ from toytf.words import listed
 if TYPE_CHECKING:
     from toytf.runs import TrainedRun
 
-SOLVED, PARTLY = 0.95, 0.5
+SOLVED, PARTLY = 0.95, 0.1
 LEARNED = ("solved", "partly learned", "not learned")
 UNTRAINED = ("solved", "partly solved", "not solved")
 """The words for a model that was not trained."""
+RECENT, RISE = 0.2, 0.03
+"""An accuracy that rose by so much in the last fifth of the steps was still rising."""
 NO_ROOM = 0.05
 """Where the ideal is not even this much above a trivial heuristic, an accuracy says nothing."""
 
@@ -48,6 +50,7 @@ def training_findings(run: "TrainedRun") -> Iterator[str]:
         if metric in summary:
             right = f"{amount(summary, metric, percent)} are right{against(summary, metric, percent)}"
             yield f"Evaluated on {name}, {right}."
+    yield from still_rising(run.history, summary, _accuracy(task.goal))
     if steps.max() > 0 and not ideal:  # what begins at the ideal is not learned
         yield from _order(run)
     if "all" in task.config.roles and config.train.loss != "all" and config.train.steps:
@@ -64,6 +67,17 @@ def reached(steps: pd.Series, last: int) -> str:
     done = int((steps == last).sum())
     on_the_way = [f"seed {seed} is at step {step:.0f} of {last}" for seed, step in steps[steps < last].items()]
     return ", ".join([f"{done} of {len(steps)} seeds {'is' if done == 1 else 'are'} done", *on_the_way])
+
+
+def still_rising(history: pd.DataFrame, summary: Mapping[str, float], metric: str) -> Iterator[str]:
+    """A sentence if an accuracy that is not ideal yet rose until the end: steps may be what was missing."""
+    ideal = summary.get(reference_name("ideal", metric))
+    mean = history.groupby("step")[metric].mean().dropna() if metric in history else pd.Series(dtype=float)
+    before = mean[mean.index <= (1 - RECENT) * mean.index.max()] if len(mean) else mean
+    if ideal is None or not len(before) or mean.iloc[-1] > SOLVED * ideal or mean.iloc[-1] - before.iloc[-1] < RISE:
+        return
+    was, now = (f"{percent(part.iloc[-1])} at step {part.index[-1]}" for part in (before, mean))
+    yield f"Accuracy was still rising: {was}, {now}. More steps may help."
 
 
 def _accuracy(role: str, on: str = "") -> str:

@@ -92,7 +92,7 @@ async function showAttention(place, now) {
     rows: names, columns: tokens, x: "key: attended token", y: oneQuery ? "head" : "query", frame: RIGHT,
     label: `attention of layer ${l + 1}`,
     at: (r, k) => !oneQuery && k > first + r ? null : tint(value(r, k)),
-    says: (r, k) => `${names[r]}${oneQuery ? "" : ` (position ${first + r + 1})`} attends to ${tokens[k]} (position ${k + 1}): ${said(value(r, k))}`,
+    says: (r, k) => `${names[r]}${oneQuery ? "" : ` (position ${first + r + 1})`} attends to ${tokens[k]} (position ${k + 1}): ${!oneQuery && k > first + r ? "never, it comes later" : said(value(r, k))}`,
     outlined: (r, k) => isRight(oneQuery ? first : first + r, k),
     picked: (r) => { if (!oneQuery) ask(first + r); },
   });

@@ -53,12 +53,12 @@ async function showMemories(place, now) {
   };
   const scores = { right: [], others: [] };
   for (let k = 0; k < learned.length; k++) if (learned[k] !== -128) scores[right[k] ? "right" : "others"].push(learned[k] / 127);
-  const bins = { histnorm: "probability", xbins: { start: -1, end: 1.0001, size: 0.04 }, type: "histogram", opacity: 0.65 };
+  const bins = { histnorm: "probability", xbins: { start: -1.02, end: 1.02, size: 0.04 }, type: "histogram", opacity: 0.65 };
   chart("Right scores, and all others", [
     { ...bins, x: scores.others, name: "others", marker: { color: "rgb(136, 136, 136)" } },
     { ...bins, x: scores.right, name: "right", marker: { color: "rgb(178, 24, 43)" } },
   ], {
-    barmode: "overlay", xaxis: { title: { text: "score, the largest is 1" }, range: [-1, 1] },
+    barmode: "overlay", xaxis: { title: { text: "score, the largest is 1" }, range: [-1.02, 1.02] },
     yaxis: { title: { text: "fraction" }, tickformat: ".0%" },
   });
   const rivalled = [...margins].filter((margin) => margin < NO_RIVAL).map((margin) => margin / 100);
@@ -75,10 +75,10 @@ async function showMemories(place, now) {
       ["to hold", n, "line-ns-open", "rgb(120, 120, 120)"], ["Hebbian", limits.hebbian, "square-open", "rgb(204, 102, 119)"],
       ["best matrix", limits.ideal, "diamond-open", "rgb(221, 170, 51)"], ["learned", memory.recalled, "circle", "black"],
     ].filter((one) => one[1]);
-    chart("Pairs, and how many fit (all but learned: after the last step)", [
+    chart("Pairs recalled at this step, and how many fit", [
       ...(limits.limit ? [{ type: "bar", orientation: "h", x: [limits.limit], y: [name], name: "fits", width: 0.4, marker: { color: "rgb(170, 187, 204)" } }] : []),
       ...marks.map(([label, x, symbol, color]) => ({ x: [x], y: [name], name: label, mode: "markers", marker: { symbol, color, size: 13, line: { width: 2, color } } })),
-    ], { xaxis: { type: "log", title: { text: "pairs" }, dtick: 1 }, yaxis: { type: "category", showticklabels: false } });
+    ], { xaxis: { type: "log", title: { text: "pairs (logarithmic)" }, dtick: 1, range: [0, Math.log10(2 * Math.max(5, n, limits.limit || 0))] }, yaxis: { type: "category", showticklabels: false } });
   }
   const pairs = page.names[memory.pairs], of = page.names[memory.value_names];
   const worst = range(margins.length).sort((a, b) => margins[a] - margins[b]).slice(0, 10);
