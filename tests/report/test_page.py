@@ -121,6 +121,17 @@ def test_what_is_shown_belongs_to_the_last_choice_however_fast_it_came(visit: "O
     assert (page.text("[data-view=memories]"), page.picture("memories")) == before
 
 
+def test_every_score_is_in_the_histogram_the_largest_included(visit: "Open", bigram: toytf.Run) -> None:
+    page = visit(bigram.report_file).shown(step=8)
+    for matrix in ("W_KQ2", "W_OV2"):
+        page.page.select_option("#pick-memory", matrix)
+        page.page.wait_for_selector(f'[data-view=memories] b:text-is("{matrix}")')
+        sums = page.page.locator("[data-view=memories] .chart.js-plotly-plot").first.evaluate(
+            "chart => chart.calcdata.map(bars => bars.reduce((sum, bar) => sum + (bar.s || 0), 0))"
+        )
+        assert sums == pytest.approx([1, 1])
+
+
 def test_seed_matrix_sequence_layer_and_head_change_the_picture(visit: "Open", bigram: toytf.Run) -> None:
     page = visit(bigram.report_file).shown(step=8)
     seen = {page.picture("memories")}
