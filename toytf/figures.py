@@ -49,19 +49,24 @@ def attention_map(
 ) -> go.Figure:
     """Attention on one sequence: columns are keys, brightness the weight.
 
-    Rows are the queries of one head, or with `heads` the heads at one query.
+    Rows are the queries of one head, which may be the last positions only, or with `heads` the heads at one query.
+    Weights of linear attention, which may be negative, are red and blue.
     """
     keys = [f"{literal(token)} (t={s + 1})" for s, token in enumerate(tokens)]
-    queries = keys if heads is None else heads
+    queries = keys[len(keys) - len(pattern) :] if heads is None else heads
+    largest = float(np.abs(pattern).max(initial=0))
+    signed = largest > 1.001 or bool((np.asarray(pattern) < 0).any())
     heat = go.Heatmap(
-        z=pattern, zmin=0, zmax=1, colorscale="Viridis",
+        z=pattern, zmin=-largest if signed else 0, zmax=largest if signed else 1,
+        colorscale="RdBu_r" if signed else "Viridis",
         customdata=[[f"{query} attends to {key}" for key in keys] for query in queries],
         hovertemplate="%{customdata}: %{z:.3f}<extra></extra>",
     )  # fmt: skip
     figure = empty_figure(heat)
     size = 7 if heads is None else 10
     rows, columns = (
-        _named_ticks(names, size=size, most=None) for names in (tokens if heads is None else heads, tokens)
+        _named_ticks(names, size=size, most=None)
+        for names in (tokens[len(tokens) - len(pattern) :] if heads is None else heads, tokens)
     )
     figure.update_yaxes(**rows, autorange="reversed")
     figure.update_xaxes(**columns, title="key", constrain="domain")

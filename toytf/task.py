@@ -84,9 +84,9 @@ class Batch:
         return torch.nn.functional.pad(asked, (self.tokens.shape[1] - self.last, 0))
 
     def first_positions(self, n: int) -> "Batch":
-        """The sequences cut after n positions, of a batch in which all are asked; their latents are left out."""
+        """The sequences cut after n positions, of a batch in which all are asked."""
         roles = {name: values[:, :n] for name, values in self.roles.items()}
-        return Batch(self.tokens[:, :n], self.targets[:, :n], roles)
+        return Batch(self.tokens[:, :n], self.targets[:, :n], roles, self.latents)
 
     def part(self, start: int, stop: int) -> "Batch":
         """The sequences from start to before stop."""

@@ -5,6 +5,7 @@ import json
 import zlib
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from toytf.randomness import generator
 from toytf.report import frames
 from toytf.report.frames import FRAMES, POSITIONS, SEQUENCES, Store, _spread, frames_of
 from toytf.report.page import _as_script
+from toytf.report.portrait import WINDOW, example_of
 from toytf.task import Batch
 from toytf.views.sequence import sequence_views
 
@@ -230,8 +232,8 @@ def test_large_frames_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_frame_that_takes_long_has_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Standing(seeds=1, steps=20)
-    scores = frames_of(run, Store())[1].n_scores
-    monkeypatch.setattr("toytf.report.frames.SCORES", 5 * scores)
+    monkeypatch.setattr(frames, "time", SimpleNamespace(perf_counter=iter([10.0, 11.0]).__next__))  # it takes a second
+    monkeypatch.setattr(frames, "SECONDS", 5.0)
     assert len(frames_of(run, Store())[0]["frames"]) == 5
 
 
@@ -250,7 +252,7 @@ def test_a_long_sequence_is_cut_and_its_attention_is_that_of_the_whole() -> None
     (frame,) = found["frames"].values()
     n = len(found["sequences"][0])
     assert 1 <= n < SEQUENCES  # two maps of 256 × 256 each
-    whole = run.batch(n, seed=0)
+    whole = run.batch(SEQUENCES, seed=0).part(0, n)
     assert whole.tokens.shape[1] == 300
     views = sequence_views(run.model(step=0, seed=0), run.task, whole)
     names = store.to_json()["names"]
@@ -277,6 +279,19 @@ def test_a_sequence_with_one_question_at_its_end_is_not_cut() -> None:
     (frame,) = found["frames"].values()
     assert len(store.to_json()["names"][found["sequences"][0][0]["tokens"]]) == POSITIONS + 4
     assert frame["attention"]["layers"][0]["queries"] == 1
+    assert len(found["sequences"][0]) == SEQUENCES  # a map of one row takes little room
+
+
+def test_a_long_sequence_of_several_layers_is_cut_to_its_end_where_that_is_asked() -> None:
+    sizes = {**FEW_FACTS, "task__seq_len": POSITIONS + 4, "model__n_layers": 2, "model__attention__residual": True}
+    run, store = Standing("factual/quick", steps=1, **sizes), Store()
+    found, newest = frames_of(run, store)
+    (frame,) = found["frames"].values()
+    sequence = found["sequences"][0][0]
+    assert (sequence["before"], sequence["after"]) == (4, 0)
+    assert len(store.to_json()["names"][sequence["tokens"]]) == POSITIONS
+    assert [layer["queries"] for layer in frame["attention"]["layers"]] == [POSITIONS, 1]
+    assert example_of(newest.sequences[0]).before == 4 + POSITIONS - WINDOW
 
 
 def test_a_batch_can_be_cut_where_every_position_is_asked() -> None:

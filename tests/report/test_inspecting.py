@@ -4,12 +4,14 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import toytf
+from tasks.bigram.task import BigramTask
 from tests.tiny import COPY, THIRD_PARTY
+from toytf.errors import UserError
 
 if TYPE_CHECKING:
     from conftest import Command, Ended, Install, Visit
@@ -40,6 +42,33 @@ def test_a_run_that_is_being_written_shows_what_there_is(
     page.page.select_option("#pick-seed", "1")
     page.shown(seed=1)
     assert page.errors == []
+
+
+@pytest.mark.parametrize("error", [KeyError("latent"), ValueError("of a task of somebody's")])
+def test_a_mistake_in_the_page_loses_no_result(
+    error: Exception, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def annotate(task: BigramTask, batch: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(BigramTask, "annotate", annotate)
+    run = toytf.run(tiny_config, out=tmp_path / "run")
+    assert run.finished
+    assert run.summary["eval/in_context_accuracy"] >= 0
+    assert not run.report_file.exists()
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("toytf: ")]
+    assert len(said) == 1
+    assert "the page could not be drawn" in said[0]
+    assert type(error).__name__ in said[0]
+
+
+def test_a_goal_that_is_no_role_is_refused_before_training(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BigramTask, "goal", "nothing")
+    with pytest.raises(UserError, match='its goal "nothing" is not one of its roles'):
+        toytf.run(tiny_config, {"probes": []}, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_a_run_without_a_checkpoint_has_a_page_without_weights(

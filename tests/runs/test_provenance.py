@@ -26,7 +26,7 @@ from toytf.config.yaml_text import inline_yaml, load_yaml
 from toytf.errors import Interrupted, RunFailed
 from toytf.experiments import study
 from toytf.runs import provenance
-from toytf.runs.provenance import Origin, Provenance, add_start, origin_of, read_provenance
+from toytf.runs.provenance import Origin, Provenance, add_start, origin_of, read_provenance, without_folders
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -128,6 +128,17 @@ def test_the_run_of_a_claim_tells_the_claim(tmp_path: Path) -> None:
 
 
 # --- the title and the command
+
+
+def test_folders_of_a_machine_are_not_told() -> None:
+    told = without_folders(
+        "toytf run '/home/me/my files/x.yaml' task.facts=/home/me/a/facts.csv 'seeds=[0, 1]' --out /tmp/r"
+    )
+    assert told == "toytf run x.yaml task.facts=facts.csv 'seeds=[0, 1]' --out r"
+    assert without_folders("toytf run runs/x/y.yaml 'a/b c") == "toytf run runs/x/y.yaml 'a/b c"
+    facts = ["task.facts=/home/me/my files/facts.csv"]
+    title = origin_of("factual/countries", facts, out=None, resume=False, force=False).title
+    assert title is not None and title.endswith("(changed: task.facts=facts.csv)")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import toytf
 from tests.tasks.bigram.sequences import drawn_by_hand, make, model_for
 from tests.views.settings import FEW_FACTS, IDEAL, setting
 from toytf.errors import UserError
+from toytf.figures import attention_map
 from toytf.models import ToyTransformer
 from toytf.randomness import generator
 from toytf.task import Annotation, Task
@@ -160,6 +161,44 @@ def test_of_several_parts_of_a_token_the_first_counts(monkeypatch: pytest.Monkey
 
 
 # What is shown
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("quickstart", TINY),
+        ("factual/quick", {**FEW_FACTS, "model__n_layers": 2, "model__attention__residual": True}),
+    ],
+)
+def test_of_a_long_sequence_some_positions_are_shown_and_the_others_counted(name: str, fields: dict[str, Any]) -> None:
+    task, model = setting(name, **fields)
+    batch, (whole, *_) = views_of(task, model)
+    cut, *_ = sequence_views(model, task, batch, most=5)
+    T, all_asked = len(whole.tokens), batch.last == batch.tokens.shape[1]
+    assert (cut.before, cut.after) == ((0, T - 5) if all_asked else (T - 5, 0))
+    assert cut.tokens == (whole.tokens[:5] if all_asked else whole.tokens[-5:])
+    np.testing.assert_array_equal(cut.part_of, whole.part_of[:5] if all_asked else whole.part_of[-5:])
+    for part, pattern in zip(cut.patterns, whole.patterns, strict=True):
+        expected = pattern[:, :5, :5] if all_asked else pattern[:, -5:, -5:]
+        np.testing.assert_allclose(part, expected, atol=1e-6)
+    assert cut.right == (whole.right[:5] if all_asked else whole.right[-5:])
+    assert {layer: keys.shape[1] for layer, keys in cut.right_keys.items()} == dict.fromkeys(whole.right_keys, 5)
+    assert cut.last_positions(9).tokens == cut.tokens
+
+
+def test_rows_of_a_map_are_the_last_positions_if_only_these_are_queries() -> None:
+    figure = attention_map(np.eye(3, 8), "abcdefgh", "title")
+    assert list(figure.layout.yaxis.ticktext) == ["f", "g", "h"]
+    assert figure.data[0].customdata[0][7] == "f (t=6) attends to h (t=8)"
+
+
+def test_weights_of_linear_attention_are_not_clipped() -> None:
+    figure = attention_map(np.array([[0.0, -8.0], [6.0, 1.0]]), "ab", "title")
+    assert (figure.data[0].zmin, figure.data[0].zmax) == (-8, 8)
+    assert (
+        attention_map(np.eye(2), "ab", "title").data[0].zmin,
+        attention_map(np.eye(2), "ab", "title").data[0].zmax,
+    ) == (0, 1)
 
 
 def test_the_figure_is_the_map_of_one_head() -> None:

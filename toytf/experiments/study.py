@@ -38,7 +38,7 @@ from toytf.measurement import (
     is_reference,
     plain_scalar,
 )
-from toytf.report.page import write_report
+from toytf.report.page import write_report_at_the_end
 from toytf.report.story import Story, first_row
 from toytf.report.terminal import CaseLine
 from toytf.runs import Run
@@ -150,7 +150,7 @@ class Study(Experiment, Generic[C]):
         self._conclude(metrics)
         metrics.close()
         self._mirror(run, metrics)
-        write_report(run)
+        write_report_at_the_end(run)
         run.finish()
 
     def label(self, case: C) -> str:

@@ -5,11 +5,13 @@ such as an ideal matrix that never changes, are written once. The scripts of the
 
     learned, ideal    int8, hundred-and-twenty-sevenths; −128: may not compete
     attention         uint8, two-hundred-and-fifty-fifths; of linear attention int8, relative to the largest
-    margins           int16, hundredths, rounded away from 0;   singular values uint16, thousandths
+    margins           int16, hundredths, those of memories rounded away from 0;   singular values uint16, thousandths
+    known             int8, hundredths, rounded down
     probabilities     uint16, ten-thousandths
 """
 
 import base64
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +33,8 @@ FRAMES = 30
 """Frames of a page, over all seeds and runs."""
 BYTES = 24 * 2**20
 """Bytes of all frames before they are deflated; where one frame has many, there are fewer."""
-SCORES = 2**24
-"""Scores that are computed for all frames, pairs times values; they take two seconds."""
+SECONDS = 2.0
+"""Time for the frames of a run besides the last one; where one takes long, there are fewer."""
 SEQUENCES = 6
 POSITIONS = 256
 """Positions of a sequence that are shown."""
@@ -77,22 +79,17 @@ class Frame:
     sequences: "Sequence[SequenceView]"
     facts: "FactSheet | None"
 
-    @property
-    def n_scores(self) -> int:
-        """How many scores were computed for it, which is what takes time."""
-        return sum(len(view.pair_keys) * len(view.value_names) for view in self.memories.values())
-
     def to_json(self, store: Store) -> dict[str, Any]:
         """It by the numbers of its arrays and names."""
         return {
             "memories": {name: _memory(view, store) for name, view in self.memories.items()},
-            "attention": _attention(self.sequences, store),
+            "attention": _attention(self.sequences, store, signed=self.model.config.attention.kind == "linear"),
             "facts": None if self.facts is None else _facts(self.facts, store),
         }
 
 
 def frames_of(run: "TrainedRun", store: Store, most: int = FRAMES) -> tuple[dict[str, Any], Frame]:
-    """Seeds at their checkpoints as far as they fit, and the last of the first seed; its size says how many do.
+    """Seeds at their checkpoints as far as they fit, and the last of the first seed; size and time say how many do.
 
     A run that has a checkpoint has at least one frame.
     """
@@ -103,10 +100,11 @@ def frames_of(run: "TrainedRun", store: Store, most: int = FRAMES) -> tuple[dict
     each = most // len(seeds)
     for seed in seeds:
         batch, before = _batch(run, seed), store.raw_bytes
+        started = time.perf_counter()
         last = look(run, seed, steps[seed][-1], batch)
-        shown = last.to_json(store)
-        for room, taken in ((BYTES, store.raw_bytes - before), (SCORES, last.n_scores)):
-            each = max(1, min(each, room // max(taken, 1) // len(seeds)))
+        shown, seconds = last.to_json(store), time.perf_counter() - started
+        for room, taken in ((BYTES, store.raw_bytes - before), (SECONDS, seconds)):
+            each = max(1, min(each, int(room / max(taken, 1e-9) / len(seeds))))
         found["steps"][seed] = _spread(steps[seed], each)
         found["sequences"][seed] = [_sequence(view, store) for view in last.sequences]
         for step in found["steps"][seed]:
@@ -123,15 +121,16 @@ def look(run: "TrainedRun", seed: int, step: int, batch: "Batch") -> Frame:
 
     model, task = run.model(step=step, seed=seed), run.task
     with sharing():
-        return Frame(model, memory_views(model, task), sequence_views(model, task, batch), task.facts(model))
+        sequences = sequence_views(model, task, batch, most=POSITIONS)
+        return Frame(model, memory_views(model, task), sequences, task.facts(model))
 
 
 def _batch(run: "TrainedRun", seed: int) -> "Batch":
-    """A few sequences of the task, of no more positions than can be looked at."""
-    attention, T = run.config.model.attention, min(run.task.n_positions, POSITIONS)
-    size = run.config.model.n_layers * attention.n_heads * T * T
-    batch = run.batch(max(1, min(SEQUENCES, MAP_BYTES // size)), seed=seed)
-    return batch.first_positions(POSITIONS) if batch.last == batch.tokens.shape[1] else batch
+    """A few sequences of the task; fewer if their attention takes much room."""
+    batch, model = run.batch(SEQUENCES, seed=seed), run.config.model
+    T, last = (min(n, POSITIONS) for n in (batch.tokens.shape[1], batch.last))
+    size = model.attention.n_heads * T * ((model.n_layers - 1) * T + last)  # the last layer answers what is asked
+    return batch.part(0, max(1, MAP_BYTES // size))
 
 
 def _spread(steps: Sequence[int], most: int) -> list[int]:
@@ -147,6 +146,8 @@ def _sequence(view: "SequenceView", store: Store) -> dict[str, Any]:
     """What does not depend on the weights."""
     return {
         "tokens": store.names(view.tokens),
+        "before": view.before,
+        "after": view.after,
         "parts": store.names(view.parts),
         "part_of": view.part_of.tolist(),
         "asked": view.asked.astype(int).tolist(),
@@ -157,16 +158,17 @@ def _sequence(view: "SequenceView", store: Store) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _attention(views: Sequence["SequenceView"], store: Store) -> dict[str, Any]:
+def _attention(views: Sequence["SequenceView"], store: Store, *, signed: bool) -> dict[str, Any]:
     layers = []
     for layer in range(len(views[0].patterns)):
         pattern = np.stack([view.patterns[layer] for view in views])
-        signed = bool((pattern < 0).any() or (pattern > 1.001).any())
         largest = float(np.abs(pattern).max()) or 1.0
         maps = [
             store.array(one / largest, "i1", 127) if signed else store.array(one, "u1", 255) for one in pattern
         ]  # fmt: skip
-        layers.append({"heads": pattern.shape[1], "queries": pattern.shape[2], "signed": signed, "maps": maps})
+        layers.append(
+            {"heads": pattern.shape[1], "queries": pattern.shape[2], "signed": signed, "largest": largest, "maps": maps}
+        )
     return {
         "layers": layers,
         "outputs": store.names(views[0].outputs),
@@ -211,7 +213,7 @@ def _facts(sheet: "FactSheet", store: Store) -> dict[str, Any]:
         "places": store.names(sheet.places),
         "right": store.array(sheet.right, "<i4"),
         "said": store.array(sheet.said, "<i4"),
-        "known": store.array(sheet.known, "i1", 100),
+        "known": store.array(np.floor(100 * sheet.known), "i1"),
         "margin": store.array(sheet.margin, "<i2", 100),
         "stored": store.array(sheet.stored, "i1"),
     }

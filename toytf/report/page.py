@@ -6,13 +6,14 @@ is one JSON text in the page.
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from toytf.errors import UserError
+from toytf.errors import ToytfError, UserError, shortened
 from toytf.files import write_atomic
 from toytf.measurement import reference_name
 from toytf.report.comparison import Comparison
@@ -51,6 +52,17 @@ def write_report(run: Run) -> None:
         for name, figure in figures.items():
             run.write_figure(name, figure)
         write_atomic(run.report_file, render([(run, figures)]).encode())
+
+
+def write_report_at_the_end(run: Run) -> None:
+    """The same after a run that is done: a mistake in a picture, perhaps of somebody's task, costs only the page."""
+    try:
+        write_report(run)
+    except (ToytfError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        why = shortened(f"{type(error).__name__}: {error}")
+        sys.stderr.write(f"toytf: the page could not be drawn ({why}); all results of {run.directory} are there\n")
 
 
 def render(runs: Sequence[tuple[Run, dict[str, Any]]]) -> str:
@@ -153,7 +165,9 @@ def _of_model(run: TrainedRun, newest: Frame) -> dict[str, Any]:
         "model": model_line(newest.model, run.config.train.steps),
         "example": example_of(newest.sequences[0]),
         "memories": [
-            _still(view.figure(hover=False)) for name, view in newest.memories.items() if ", head " not in name
+            _still(view.figure(hover=False))
+            for name, view in newest.memories.items()
+            if (whole := name.partition(", head ")[0]) == name or whole not in newest.memories
         ],
         "facts": sheet and {"still": still(sheet.figure()), "wrong": sheet.wrong(LISTED), "sheet": sheet},
     }

@@ -1,11 +1,11 @@
 """What a page says of a run before its results: what was learned, by which model, and where the run comes from."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from toytf.runs.provenance import without_folders
 from toytf.words import counted
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 WINDOW = 32
 """Tokens of the example sequence."""
-ABSOLUTE = re.compile(r"(?<![\w.])/(?:[^/\s'\"]+/)+")
-"""The folders of an absolute path: those of somebody's machine."""
 NAMED = 4
 """Trained weights that the model's line names."""
 EXAMPLES = 3
@@ -56,7 +54,7 @@ def example_of(view: "SequenceView") -> Example:
     start = max(0, stop - WINDOW)
     answers = {first + q: view.right[q] for q in range(len(view.asked)) if view.asked[q]}
     tokens = [Token(view.tokens[t], int(view.part_of[t]), answers.get(t)) for t in range(start, stop)]
-    return Example(tuple(tokens), view.parts, start, T - stop)
+    return Example(tuple(tokens), view.parts, view.before + start, T - stop + view.after)
 
 
 def model_line(model: "ToyTransformer", steps: int) -> str:
@@ -91,7 +89,7 @@ def provenance_of(run: "Run") -> Iterator[tuple[str, str]]:
         first = starts[0]
         commit = f", commit {first.commit}" if first.commit else ""
         if first.command:
-            yield "command", ABSOLUTE.sub("", first.command)
+            yield "command", without_folders(first.command)
         again = f", continued {counted(len(starts) - 1, 'time')}" if len(starts) > 1 else ""
         yield "started", first.started.replace("T", " ").replace("+00:00", " UTC") + again
         yield (

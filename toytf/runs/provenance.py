@@ -31,6 +31,7 @@ UNTOLD = ("device", "logging", "seeds", "threads")
 """Keys that do not make another experiment of a config: with other keys changed, its title alone would be wrong."""
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _OF_TITLE, _OF_MAPPING, _OF_COMMAND = 300, 200, 2000  # characters that are kept
+_FOLDERS = re.compile(r"""(?<![\w./])/(?:[^/'",\[\]]+/)+""")  # of an absolute path, in one argument
 _Line = Annotated[str, AfterValidator(lambda text: shortened(text, _OF_COMMAND))]
 
 
@@ -100,8 +101,17 @@ def origin_of(
     title = _title(source_file(source))
     told = [change for change in changes if re.split("[.=]", change.strip(), maxsplit=1)[0] not in UNTOLD]
     if title and told:
-        title = shortened(f"{title.removesuffix('.')} (changed: {', '.join(told)})", _OF_TITLE)
+        shown = ", ".join(_FOLDERS.sub("", change) for change in told)
+        title = shortened(f"{title.removesuffix('.')} (changed: {shown})", _OF_TITLE)
     return Origin(title, shlex.join(["toytf", "run", str(source), *changes, *options]))
+
+
+def without_folders(command: str) -> str:
+    """A command without the folders of absolute paths, which are those of somebody's machine."""
+    try:
+        return shlex.join(_FOLDERS.sub("", word) for word in shlex.split(command))
+    except ValueError:  # cut within a quotation
+        return _FOLDERS.sub("", command)
 
 
 def _title(path: Path) -> str | None:

@@ -1,7 +1,7 @@
 """What a model does with one sequence: where every head attends, what it predicts, and what would be right."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from toytf.task import Batch, Task
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+ONE_ROW = 1024
+"""Positions that are shown of a sequence where only the last one attends."""
 TOP = 5
 """Predictions that are named at every position."""
 
@@ -43,6 +45,27 @@ class SequenceView:
     """The numbers of the likeliest outputs of every query."""
     probabilities: Float[np.ndarray, "query top"]
     right_probability: Float[np.ndarray, "query"]
+    before: int = 0
+    """Positions of the sequence that come before the tokens here."""
+    after: int = 0
+    """Positions that come after them."""
+
+    def last_positions(self, n: int) -> "SequenceView":
+        """The last positions alone."""
+        cut = max(len(self.tokens) - n, 0)
+        return replace(
+            self,
+            tokens=self.tokens[cut:],
+            part_of=self.part_of[cut:],
+            asked=self.asked[-n:],
+            right=self.right[-n:],
+            patterns=tuple(pattern[:, -n:, cut:] for pattern in self.patterns),
+            right_keys={layer: keys[-n:, cut:] for layer, keys in self.right_keys.items()},
+            predicted=self.predicted[-n:],
+            probabilities=self.probabilities[-n:],
+            right_probability=self.right_probability[-n:],
+            before=self.before + cut,
+        )
 
     def predictions(self, query: int = -1) -> list[tuple[str, float]]:
         """The likeliest outputs of a query, by default the last, and their probabilities."""
@@ -72,8 +95,23 @@ class SequenceView:
 
 
 @torch.no_grad()
-def sequence_views(model: ToyTransformer, task: Task, batch: Batch) -> list[SequenceView]:
-    """Every sequence of a batch, by one forward."""
+def sequence_views(model: ToyTransformer, task: Task, batch: Batch, *, most: int | None = None) -> list[SequenceView]:
+    """Every sequence of a batch, by one forward.
+
+    most: positions of longer sequences, the first ones if all are asked, and else the last. Where only the last
+    position attends to anything, a sequence may be longer, since it is one row of a map.
+    """
+    T = batch.tokens.shape[1]
+    if most is None or most >= T:
+        return _views(model, task, batch)
+    if batch.last == T:
+        return [replace(view, after=T - most) for view in _views(model, task, batch.first_positions(most))]
+    views = _views(model, task, batch)
+    one_row = all(pattern.shape[1] == 1 for pattern in views[0].patterns)
+    return [view.last_positions(max(most, ONE_ROW) if one_row else most) for view in views]
+
+
+def _views(model: ToyTransformer, task: Task, batch: Batch) -> list[SequenceView]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     logits, seen = model.observe(batch.tokens, *names, last=batch.last)
     p = logits.softmax(-1)

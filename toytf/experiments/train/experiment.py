@@ -13,7 +13,7 @@ from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import probe_figures, training_figures
 from toytf.experiments.train.story import lasting_onsets, training_findings
 from toytf.measurement import Measurement
-from toytf.report.page import write_report
+from toytf.report.page import write_report_at_the_end
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
@@ -34,7 +34,7 @@ class Training(Experiment):
         """Train, and write what was found."""
         with cpu_threads(self.config.threads):
             self._train_seeds(run)
-        write_report(run)
+        write_report_at_the_end(run)
         run.finish()
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
@@ -54,6 +54,7 @@ class Training(Experiment):
     def _train_seeds(self, run: Run) -> None:
         config = self.config
         task = build_task(config.task, pick_device(config.device))
+        task.check_goal()
         evaluate_on = build_evaluate_on(config.evaluation_tasks, task)
         probes = [build_probe(probe) for probe in config.probes]
         first = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come first

@@ -100,10 +100,7 @@ def _attention_maps(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
 
     if not (run.has_checkpoints or run.finished):
         return
-    batch = run.batch(1)
-    if batch.last == batch.tokens.shape[1]:
-        batch = batch.first_positions(MAP_LENGTH)
-    [view] = sequence_views(run.model(), run.task, batch)
+    [view] = sequence_views(run.model(), run.task, run.batch(1), most=MAP_LENGTH)
     for layer, pattern in enumerate(view.patterns):
         together = pattern.shape[1] == 1
         for head in range(1 if together else len(pattern)):

@@ -23,9 +23,9 @@ async function showAttention(place, now) {
   const heads = together ? range(layer.heads) : [Number(chosen.head)];
   const weight = (q, k, some = heads) => {
     const each = some.map((h) => pattern[(h * layer.queries + q - first) * T + k] / unit);
-    return chosen.head === "largest" ? Math.max(...each) : each.reduce((sum, one) => sum + one, 0) / each.length;
+    return chosen.head === "largest" ? each.reduce((most, one) => Math.abs(one) > Math.abs(most) ? one : most) : each.reduce((sum, one) => sum + one, 0) / each.length;
   };
-  const said = (w) => layer.signed ? w.toFixed(2) : percent(w);
+  const said = (w) => layer.signed ? (w * layer.largest).toFixed(2) : percent(w);
   const tint = (w) => layer.signed ? shade(DIVERGING, (w + 1) / 2) : shade(WEIGHT, w);
   const isRight = (q, k) => Boolean(places && q >= T - hint[0] && places[(q - (T - hint[0])) * T + k]);
   const last = sequence.asked.lastIndexOf(1);
@@ -66,7 +66,7 @@ async function showAttention(place, now) {
       copy.style.color = k <= t ? (0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2] > 140 ? "#111" : "#fff") : "";
       copy.title = `${tokens[k]}, position ${k + 1}: ${k <= t ? said(w) : "comes later"}`;
     });
-    const most = range(t + 1).sort((a, b) => weight(t, b) - weight(t, a)).slice(0, 3);
+    const most = range(t + 1).sort((a, b) => Math.abs(weight(t, b)) - Math.abs(weight(t, a))).slice(0, 3);
     keyed.replaceChildren(`Position ${t + 1} (`, named(tokens[t]), ") attends most to ", ...most.flatMap((k, i) =>
       [i ? ", " : "", named(tokens[k]), ` at ${k + 1} (${said(weight(t, k))}${isRight(t, k) ? ", right" : ""})`]), chosen.head === "largest" ? ", each in the head that attends to it most." : ".");
     predict(t - asked);
@@ -101,12 +101,12 @@ async function showAttention(place, now) {
     make("li", {}, make("span", { class: "swatch", style: `outline: 3px solid ${RIGHT}` }), places ? "where this layer should look, if that matters" : "(the task does not say where this layer should look)"));
   const which = oneQuery ? "all heads at the last position" : together ? `${chosen.head} of all heads` : `head L${l}H${chosen.head}`;
   place.replaceChildren(controls, legend,
-    make("p", { class: "quiet", text: "Point at a token, or move with the arrow keys, to see what it attends to and what the model predicts there." }),
+    make("p", { class: "quiet", text: `Point at a token, or move with the arrow keys, to see what it attends to and what the model predicts there.${sequence.before ? ` The first ${count(sequence.before)} positions are left out.` : ""}${sequence.after ? ` The last ${count(sequence.after)} positions are left out.` : ""}` }),
     make("div", { class: "sequence", role: "group", "aria-label": "tokens of the sequence, coloured by their part" }, ...buttons),
     make("h3", { text: "What it attends to" }), make("div", { class: "sequence weights", "aria-hidden": "true" }, ...copies), keyed,
     make("h3", { text: "What the model predicts" }), says, list,
     heading(`Attention of layer ${l + 1}, ${which}`, map),
-    layer.signed ? scale(DIVERGING, "−1", "1, the largest") : scale(WEIGHT, "0", "1"));
+    layer.signed ? scale(DIVERGING, (-layer.largest).toFixed(2), layer.largest.toFixed(2)) : scale(WEIGHT, "0", "1"));
   map.paint();
   ask(chosen.query);
   return null;

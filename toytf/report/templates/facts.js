@@ -33,7 +33,10 @@ async function showFacts(place, now) {
   const largest = all.reduce((most, i) => Math.max(most, Math.abs(margin[i])), 1);
   const where = (i) => stored[i] >= 0 && places.length ? places[stored[i]] : "";
 
-  const search = make("input", { type: "search", size: 28, placeholder: "subject, relation or answer", "aria-label": "search facts", oninput: () => fill() });
+  const search = make("input", {
+    id: "search-facts", type: "search", size: 28, placeholder: "subject, relation or answer", "aria-label": "search facts",
+    value: chosen.search, oninput: () => { chosen.search = search.value; fill(); },
+  });
   const controls = make("div", { class: "controls js-only" },
     chooser("colour", "pick-facts", modes, chosen.facts, (mode) => { chosen.facts = mode; showAll(); }), make("label", {}, "search", search));
   const title = make("h3", {}), listed = make("div", { class: "list" });

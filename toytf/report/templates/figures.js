@@ -1,6 +1,6 @@
 // Plotly figures in the colours of the page, drawn when they come into view.
 
-let axis = "linear", single = false;
+let axis = "linear", single = false, every = false;
 const drawn = new Set();
 
 function legible(text) {
@@ -31,6 +31,11 @@ function themed(layout) {
   const look = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true };
   for (const key of Object.keys(now)) if (/^[xy]axis/.test(key)) Object.assign(now[key], look);
   for (const key of ["xaxis", "yaxis"]) now[key] = { ...look, ...now[key] };
+  for (const shape of now.shapes || []) if (shape.line) shape.line = recoloured(shape.line);
+  for (const remark of now.annotations || []) {
+    if (remark.bgcolor) remark.bgcolor = colour("back");
+    if (remark.font) remark.font = recoloured(remark.font);
+  }
   return Object.assign(now, {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", color: colour("text"), size: 12 },
@@ -43,7 +48,7 @@ function draw(element) {
   const options = { displaylogo: false, responsive: true, displayModeBar: innerWidth > 640 ? "hover" : false };
   const layout = themed(figure.layout), width = element.clientWidth || 400;
   const data = figure.data.map(coloured), fits = Math.floor((width - 100) / 6.5);
-  for (const trace of data) if (trace.name) trace.name = shortened(trace.name, fits);
+  for (const trace of data) if (trace.name && trace.showlegend !== false) trace.name = shortened(trace.name, fits);
   let rows = 1, taken = 0;  // of the legend
   for (const trace of data.filter((one) => one.showlegend !== false && one.visible !== false && one.name)) {
     const room = 55 + 6.5 * trace.name.length;
@@ -51,7 +56,13 @@ function draw(element) {
     taken += room;
   }
   layout.height = (layout.height || 400) - 60 + 22 * rows;
-  return Plotly.react(element, data, layout, options).then(() => { follow(element); mark(element); });
+  return Plotly.react(element, data, layout, options).then(() => {
+    element.removeAllListeners("plotly_restyle");
+    element.on("plotly_restyle", () => follow(element));  // a name in the legend was clicked
+    reveal(element);
+    follow(element);
+    mark(element);
+  });
 }
 
 // In charts over steps: the kind of axis, and single seeds or a band where the mean of a metric is shown.
@@ -67,6 +78,13 @@ function follow(element) {
   Plotly.update(element, { visible }, { "xaxis.type": axis, "xaxis.dtick": axis === "log" ? 1 : null });
 }
 
+// In charts over steps, the curves that are hidden at first: the button does what a click on their names does.
+function reveal(element) {
+  if (!element.data || !("steps" in element.dataset)) return;
+  const own = page.figures[element.dataset.figure].data.map((trace) => trace.visible ?? true);
+  if (own.includes("legendonly")) Plotly.restyle(element, { visible: own.map((is) => every && is === "legendonly" ? true : is) });
+}
+
 // The checkpoint that is chosen, as a line in charts over steps.
 function mark(element) {
   if (!element.data || !("steps" in element.dataset)) return;
@@ -74,6 +92,13 @@ function mark(element) {
   const x = chosen.step, line = { color: colour("quiet"), width: 1, dash: "dot" };
   const there = here && x !== null && !(axis === "log" && x === 0);
   Plotly.relayout(element, { shapes: there ? [{ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line }] : [] });
+}
+
+// Plotly listens to the window for every chart, until it is told that the chart is gone.
+function cleared(place) {
+  place.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.purge(chart));
+  place.replaceChildren();
+  return place;
 }
 
 // A chart of what is chosen.

@@ -41,7 +41,7 @@ async function showMemories(place, now) {
     picture(n ? "Hebbian: the plain sum that theory writes down" : "to be stored", ideal));
   const key = n ? scale(DIVERGING, "−1", "1, the largest score") : scale(WEIGHT, "probability 0", "1");
   const charts = make("div", { class: "grid" });
-  place.replaceChildren(controls, about, maps, key, charts);
+  cleared(place).append(controls, about, maps, key, charts);
   for (const box of maps.querySelectorAll(".heat")) box.paint();
   if (!n) return null;
 
@@ -75,7 +75,7 @@ async function showMemories(place, now) {
       ["to hold", n, "line-ns-open", "rgb(120, 120, 120)"], ["Hebbian", limits.hebbian, "square-open", "rgb(204, 102, 119)"],
       ["best matrix", limits.ideal, "diamond-open", "rgb(221, 170, 51)"], ["learned", memory.recalled, "circle", "black"],
     ].filter((one) => one[1]);
-    chart("Pairs recalled at this step, and how many fit", [
+    chart("Pairs learned at this step; the rest after the last step", [
       ...(limits.limit ? [{ type: "bar", orientation: "h", x: [limits.limit], y: [name], name: "fits", width: 0.4, marker: { color: "rgb(170, 187, 204)" } }] : []),
       ...marks.map(([label, x, symbol, color]) => ({ x: [x], y: [name], name: label, mode: "markers", marker: { symbol, color, size: 13, line: { width: 2, color } } })),
     ], { xaxis: { type: "log", title: { text: "pairs (logarithmic)" }, dtick: 1, range: [0, Math.log10(2 * Math.max(5, n, limits.limit || 0))] }, yaxis: { type: "category", showticklabels: false } });

@@ -1,6 +1,6 @@
 // What is chosen (run, seed, checkpoint and the rest), the bar that chooses it, and showing all of it.
 
-const chosen = { run: 0, seed: null, step: null, memory: null, layer: 99, head: null, sequence: 0, query: null, facts: "known" };
+const chosen = { run: 0, seed: null, step: null, memory: null, layer: 99, head: null, sequence: 0, query: null, facts: "known", search: "" };
 const views = { memories: showMemories, attention: showAttention, facts: showFacts };
 let turn = 0;
 
@@ -58,7 +58,7 @@ async function showAll() {
   settle();
   document.querySelectorAll("article.run").forEach((article, i) => {
     article.hidden = i !== chosen.run;
-    if (article.hidden) article.querySelectorAll("[data-view]").forEach((place) => place.replaceChildren());
+    if (article.hidden) article.querySelectorAll("[data-view]").forEach(cleared);
   });
   showBar();
   const run = runs[chosen.run], article = document.getElementById(`run${chosen.run}`), focused = document.activeElement?.id;
@@ -84,6 +84,7 @@ document.documentElement.classList.add("js");
 document.querySelectorAll("[data-figure]").forEach((element) => seen.observe(element));
 switches("data-axis", () => { axis = axis === "linear" ? "log" : "linear"; return axis === "log"; });
 switches("data-single", () => { single = !single; return single; });
+switches("data-every", () => { every = !every; drawn.forEach(reveal); return every; });
 dark.addEventListener("change", () => { drawn.forEach(draw); showAll(); });
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; showAll(); } });
