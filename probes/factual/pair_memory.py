@@ -14,8 +14,7 @@ from torch import Tensor
 from probes.factual.config import PairMemoryProbeConfig
 from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction_answered, missed
 from tasks.factual.ideal_values import read_out
-from tasks.factual.streams import width_of
-from tasks.factual.tables import FactTables, fact_tables, in_chunks
+from tasks.factual.tables import FactTables, fact_tables, in_chunks, width_of
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline, Measurement

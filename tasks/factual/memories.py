@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.factual.tables import fact_tables, why_no_tables
+from tasks.factual.tables import at_the_end, fact_tables, why_no_tables
 from toytf.memory import Association
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import shared
@@ -45,8 +45,5 @@ def _attended(task: "FactualTask", model: ToyTransformer) -> Float[Tensor, "fact
     """The stream after attention for every fact, on average over noise."""
     if why_no_tables(model) is None:
         return fact_tables(model, task, DRAWS).attended.mean(1)
-    name, total = "blocks.0.hook_resid_mid", torch.zeros((), device=task.device)
-    by_draw = rearrange(task.facts_among_noise(DRAWS).tokens, "(fact draw) t -> draw fact t", draw=DRAWS)
-    for tokens in by_draw:
-        total = total + model.observe(tokens, name, last=1)[1][name][:, -1]
-    return total / DRAWS
+    x = at_the_end(model, "blocks.0.hook_resid_mid", task.facts_among_noise(DRAWS).tokens)
+    return rearrange(x, "(fact draw) d -> fact draw d", draw=DRAWS).mean(1)

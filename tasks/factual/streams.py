@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from tasks.factual.tables import fact_tables, in_chunks, why_no_tables
+from tasks.factual.tables import at_the_end, fact_tables, in_chunks, why_no_tables, width_of
 from tasks.factual.task import FactualTask
 from toytf.models.transformer import Block, ToyTransformer, no_hook
 from toytf.sharing import shared
@@ -29,16 +29,9 @@ def final_streams(model: ToyTransformer, task: FactualTask, draws: int) -> Float
         x = in_chunks(block.finish, width_of(model), model.embed.W_E[tokens[:, -1]], attended)
     else:
         name = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
-        width = tokens.shape[1] * width_of(model)
-        x = in_chunks(lambda part: model.observe(part, name, last=1)[1][name][:, -1], width, tokens)
+        x = at_the_end(model, name, tokens)
         x = x if model.ln_final is None else model.ln_final(x, no_hook)
     return rearrange(x, "(fact draw) d -> fact draw d", draw=draws)
-
-
-def width_of(model: ToyTransformer) -> int:
-    """The floats of a vector in the first layer where there are most: hidden units, or the stream."""
-    part = model.feed_forward(0)
-    return model.config.d_model if part is None else max(part.W_in.shape)
 
 
 @dataclass(frozen=True, eq=False)

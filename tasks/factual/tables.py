@@ -140,6 +140,19 @@ def in_chunks(f: Callable[..., Tensor], width: int, *rows: Shaped[Tensor, "n *_"
     return found
 
 
+def width_of(model: ToyTransformer) -> int:
+    """The floats of a vector in the first layer where there are most: hidden units, or the stream."""
+    part = model.feed_forward(0)
+    return model.config.d_model if part is None else max(part.W_in.shape)
+
+
+def at_the_end(model: ToyTransformer, name: str, tokens: Int[Tensor, "n position"]) -> Float[Tensor, "n d"]:
+    """An activation at the last position, for any model, some sequences at a time."""
+    T = tokens.shape[1]
+    width = T * max(width_of(model), model.config.attention.n_heads * T)  # attention has T × T numbers a head
+    return in_chunks(lambda part: model.observe(part, name, last=1)[1][name][:, -1], width, tokens)
+
+
 def subject_answers(task: "FactualTask") -> Bool[Tensor, "S A"]:
     """Which answers each subject has, under any relation."""
     s, sets = task.pairs[:, 0], task.sets

@@ -22,6 +22,7 @@ from toytf.holder import Holder, by_name, is_finite, memories
 from toytf.memory import Association, hebbian
 from toytf.memory.measures import score_unit, singular_values
 from toytf.models.transformer import ToyTransformer
+from toytf.sharing import sharing
 from toytf.task import Task
 from toytf.views.blocks import block_names, block_size, block_sums
 
@@ -148,13 +149,15 @@ def memory_views(model: ToyTransformer, task: Task) -> dict[str, MemoryView]:
 
     Nothing of a part with a vector or weight that is not a number.
     """
+    with sharing():
+        holders, wanted = by_name(task.holders(model)), memories(model, task)
     found = {}
-    for wholes, heads in by_name(task.holders(model)).values():
+    for wholes, heads in holders.values():
         for holder in wholes if wholes == heads else [*wholes, *filter(_is_small, heads)]:
             name = holder.name if holder.head is None else f"{holder.name}, head {holder.head}"
             if len(holder.association.keys) and is_finite(holder):
                 found[name] = _of_holder(name, holder)
-    for name, memory in memories(model, task).items():
+    for name, memory in wanted.items():
         if memory.conditional is not None:
             stored, slot = memory.association, memory.slot
             p = stored.scores(lambda keys, slot=slot: model.read(slot, keys)).softmax(1)  # type: ignore[misc]
