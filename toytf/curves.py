@@ -71,7 +71,8 @@ def curves(
 def _levels(levels: Mapping[str, float], ends: Sequence[int]) -> Iterator[go.Scatter]:
     """Named horizontal lines, in grey."""
     for i, (label, value) in enumerate(levels.items()):
-        line = {"dash": ("dashdot", "longdash", "dash")[i % 3], "width": 1, "color": "gray"}
+        dash = {"ideal": "dash", "chance": "dot"}.get(label, ("dashdot", "longdash", "dash")[i % 3])
+        line = {"dash": dash, "width": 1, "color": "gray"}
         yield go.Scatter(x=[*ends], y=[value, value], name=literal(label), line=line, mode="lines")
 
 

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -21,7 +22,9 @@ from toytf.experiments.train.story import (
     still_rising,
     verdict,
     verdicts,
+    weakest,
 )
+from toytf.measurement import Group, Headline, Measurement
 from toytf.report.headlines import short_table
 from toytf.report.story import story_of
 
@@ -121,6 +124,40 @@ def test_an_accuracy_that_rose_until_the_end_has_a_sentence(accuracies: list[flo
     assert [*still_rising(history, {}, metric)] == [*still_rising(history, {f"ideal/{metric}": 1.0}, "missing")] == []
 
 
+@pytest.mark.parametrize(
+    ("recalls", "told"),
+    [
+        ({"a": 0.5, "b": 0.25}, ["Weakest memory: b recalls 25.0 % of its pairs."]),
+        (
+            {"a": 0.5, "b": 1.0, "a_weighted": 0.875},
+            ["Weakest memory: a recalls 50.0 % of its pairs, 87.5 % by how often each is needed."],
+        ),
+        ({"a": 1.0, "b": 1.0}, []),
+    ],
+)
+def test_the_weakest_memory_is_named_unless_all_are_whole(recalls: dict[str, float], told: list[str]) -> None:
+    found = [_recalled(label, value) for label, value in recalls.items()]
+    names = [one.flat for one in found]
+    history = pd.DataFrame(
+        [{"seed": 0, "step": step, **dict.fromkeys(names, 0.0)} for step in (0, 1)]
+        + [{"seed": 0, "step": 2, **{one.flat: one.value for one in found}}]
+    )
+    run: Any = SimpleNamespace(
+        seeds=history.tail(1),
+        columns={one.flat: one.quantity for one in found},
+        summary={one.flat: one.value for one in found},
+        history=history,
+        task=SimpleNamespace(solution=()),
+    )
+    assert [*weakest(run)] == told
+
+
+def _recalled(label: str, value: float) -> Measurement:
+    memory = label.removesuffix("_weighted")
+    group = Group("recall", "Recall", timed="onset", headline=(Headline("*", "recall of {memory}"),))
+    return group.measurement(value, memory=memory, **({"weighted": True} if label != memory else {}))
+
+
 def test_what_came_within_one_evaluation_came_together() -> None:
     moments = [Moment("W_KQ1", 70.0), Moment("W_OV2", 10.0), Moment("W_KQ2", 10.0)]
     assert in_order(moments, 10, 1, "by {}") == "in this order: W_OV2 and W_KQ2 by step 10, W_KQ1 by step 70"
@@ -161,7 +198,7 @@ def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:
     assert first.startswith("Not learned in any of 2 seeds: ")
     assert "of the answers that the context determines are right (ideal 100 %, best heuristic " in first
     assert any(re.match("Recall (stayed|did not stay) more than 0.1 above chance in ", one) for one in others)
-    assert others[-1].startswith("The loss was computed only on answers that the context determines (train.loss = in")
+    assert others[-1].startswith("Trained only on answers that the context determines (train.loss): ")
     assert story_of(run).next_step.startswith(f"toytf probe {tmp_path / 'run'} ")
 
 
@@ -219,7 +256,7 @@ def test_a_training_that_begins_at_the_ideal_has_no_order_of_learning(tmp_path: 
     changed = {**FEW, "model.init": "ideal", "model.beta": {}, "model.d_model": 64, "train.loss": "untrapped"}
     run = toytf.run("configs/bigram/ideal.yaml", {**changed, "seeds": [0]}, out=tmp_path / "run")
     assert not any("Recall" in sentence for sentence in story_of(run).sentences)
-    loss = "The loss was computed only on answers that the context determines, in sequences without a loop (a → e → a)"
+    loss = "Trained only on answers that the context determines, in sequences without a loop (a → e → a)"
     assert story_of(run).sentences[-1].startswith(loss)
 
 

@@ -9,7 +9,7 @@ There is no verdict where trivial is as good as ideal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -30,6 +30,8 @@ UNTRAINED = ("solved", "partly solved", "not solved")
 """The words for a model that was not trained."""
 RECENT, RISE = 0.2, 0.03
 """An accuracy that rose by so much in the last fifth of the steps was still rising."""
+WHOLE = 0.995
+"""From this recall on, no memory is called the weakest."""
 NO_ROOM = 0.05
 """Where the ideal is not even this much above a trivial heuristic, an accuracy says nothing."""
 
@@ -44,20 +46,19 @@ def training_findings(run: "TrainedRun") -> Iterator[str]:
     elif config.train.steps == 0:
         yield f"Nothing was trained: the model is {'the ideal construction' if ideal else 'as it was initialised'}."
     what, words = task.role_phrase(task.goal), LEARNED if config.train.steps else UNTRAINED
-    yield verdict(run.seeds, summary, _accuracy(task.goal), what, _heuristics(run), words=words)
+    goal = _accuracy(task.goal)
+    reached_it = verdict(run.seeds, summary, goal, what, _heuristics(run), words=words)
+    yield " ".join([reached_it, *still_rising(run.history, summary, goal)])
     for name in config.evaluate_on:
         metric = _accuracy(task.goal, name)
         if metric in summary:
             right = f"{amount(summary, metric, percent)} are right{against(summary, metric, percent)}"
             yield f"Evaluated on {name}, {right}."
-    yield from still_rising(run.history, summary, _accuracy(task.goal))
     if steps.max() > 0 and not ideal:  # what begins at the ideal is not learned
         yield from _order(run)
+        yield from weakest(run)
     if "all" in task.config.roles and config.train.loss != "all" and config.train.steps:
-        yield (
-            f"The loss was computed only on {task.role_phrase(config.train.loss)} (train.loss = {config.train.loss}): "
-            "other predictions are not trained, and may be worse than chance."
-        )
+        yield f"Trained only on {task.role_phrase(config.train.loss)} (train.loss): others may be worse than chance."
 
 
 def reached(steps: pd.Series, last: int) -> str:
@@ -238,6 +239,20 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
             came = seeds[steps[name]].dropna()
         found.append(Moment(about.label, float(came.mean()) if len(came) else None, len(seeds) - len(came), name))
     return found
+
+
+def weakest(run: "TrainedRun") -> Iterator[str]:
+    """The memory with the smallest recall, if that is not whole, and how far its pairs are those that are needed."""
+    summary = run.summary
+    metric = min(
+        (moment.metric for moment in _moments(run, "onset")), key=lambda name: summary.get(name, 1.0), default=""
+    )
+    if summary.get(metric, 1.0) >= WHOLE:
+        return
+    about = run.columns[metric]
+    weighted = flat(replace(about, at={**about.at, "weighted": True}))
+    needed = f", {percent(summary[weighted])} by how often each is needed" if weighted in summary else ""
+    yield f"Weakest memory: {about.label} recalls {percent(summary[metric])} of its pairs{needed}."
 
 
 def lasting_onsets(run: "TrainedRun") -> dict[str, float]:
