@@ -3,7 +3,7 @@
 import base64
 import json
 import zlib
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -232,9 +232,12 @@ def test_large_frames_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_frame_that_takes_long_has_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Standing(seeds=1, steps=20)
-    monkeypatch.setattr(frames, "time", SimpleNamespace(perf_counter=iter([10.0, 11.0]).__next__))  # it takes a second
+    clock = count(10.0)  # every look at it, and so every frame, takes a second
+    monkeypatch.setattr(frames, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(frames, "SECONDS", 5.0)
-    assert len(frames_of(run, Store())[0]["frames"]) == 5
+    found, _ = frames_of(run, Store())
+    assert found["steps"] == {0: [0, 40, 80, 160, 190]}  # the last, the first, halfway, and halfway again
+    assert [*found["frames"]] == [f"0/{step}" for step in found["steps"][0]]
 
 
 def test_a_seed_without_a_checkpoint_has_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:

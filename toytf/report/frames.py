@@ -34,7 +34,7 @@ FRAMES = 30
 BYTES = 24 * 2**20
 """Bytes of all frames before they are deflated; where one frame has many, there are fewer."""
 SECONDS = 2.0
-"""Time for the frames of a run besides the last one; where one takes long, there are fewer."""
+"""Time for the frames of a run besides the last one; when it is over, no other is begun."""
 SEQUENCES = 6
 POSITIONS = 256
 """Positions of a sequence that are shown."""
@@ -100,16 +100,16 @@ def frames_of(run: "TrainedRun", store: Store, most: int = FRAMES) -> tuple[dict
     each = most // len(seeds)
     for seed in seeds:
         batch, before = _batch(run, seed), store.raw_bytes
-        started = time.perf_counter()
         last = look(run, seed, steps[seed][-1], batch)
-        shown, seconds = last.to_json(store), time.perf_counter() - started
-        for room, taken in ((BYTES, store.raw_bytes - before), (SECONDS, seconds)):
-            each = max(1, min(each, int(room / max(taken, 1e-9) / len(seeds))))
-        found["steps"][seed] = _spread(steps[seed], each)
+        shown = {steps[seed][-1]: last.to_json(store)}
+        each = max(1, min(each, BYTES // max(store.raw_bytes - before, 1) // len(seeds)))
+        until = time.monotonic() + SECONDS / len(seeds)
+        for step in _coarse_first(_spread(steps[seed], each)[:-1]):
+            if time.monotonic() < until:
+                shown[step] = look(run, seed, step, batch).to_json(store)
+        found["steps"][seed] = sorted(shown)
         found["sequences"][seed] = [_sequence(view, store) for view in last.sequences]
-        for step in found["steps"][seed]:
-            is_last = step == steps[seed][-1]
-            found["frames"][f"{seed}/{step}"] = shown if is_last else look(run, seed, step, batch).to_json(store)
+        found["frames"] |= {f"{seed}/{step}": shown[step] for step in sorted(shown)}
         newest.append(last)
     return found, newest[0]
 
@@ -140,6 +140,12 @@ def _spread(steps: Sequence[int], most: int) -> list[int]:
     if most == 1:
         return [steps[-1]]
     return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+
+
+def _coarse_first(steps: Sequence[int]) -> list[int]:
+    """The first, then what is halfway to the end, then what is halfway between: if time runs out, they are even."""
+    strides = [2**k for k in reversed(range(len(steps).bit_length()))]
+    return list(dict.fromkeys(steps[i] for stride in strides for i in range(0, len(steps), stride)))
 
 
 def _sequence(view: "SequenceView", store: Store) -> dict[str, Any]:
