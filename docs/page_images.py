@@ -25,9 +25,12 @@ def at_step(page: Page, step: int) -> None:
     slider = page.locator("#pick-step")
     slider.focus()
     slider.press("Home")
-    while page.locator("#at-step").inner_text() != f"weights at step {step}":
+    for _ in range(int(slider.get_attribute("max") or 0)):
+        if page.locator("#at-step").inner_text() == f"weights at step {step}":
+            return
         page.locator("#pick-step").press("ArrowRight")
         page.wait_for_timeout(100)
+    assert page.locator("#at-step").inner_text() == f"weights at step {step}", "the page has no such checkpoint"
 
 
 def take(page: Page, selector: str, name: str, tallest: int | None = None) -> None:

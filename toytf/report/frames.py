@@ -33,7 +33,7 @@ FRAMES = 30
 """Frames of a page, over all seeds and runs."""
 BYTES = 24 * 2**20
 """Bytes of all frames before they are deflated; where one frame has many, there are fewer."""
-SECONDS = 2.0
+SECONDS = 4.0
 """Time for the frames of a run besides the last one; when it is over, no other is begun."""
 SEQUENCES = 6
 POSITIONS = 256
