@@ -275,7 +275,7 @@ def _odd_study(run: Path, *cases: Any, measured: Any = None) -> toytf.Run:
     started = toytf.Run.start(run, config, resume=True)
     study = Study_(config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toytf.experiments.study.write_report", lambda run: dict(study.figures(run)))
+        patch.setattr("toytf.experiments.study.write_report_at_the_end", lambda run: dict(study.figures(run)))
         study.run(started)
     return started
 
