@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import Tensor
 from toytf.optimizers import SGD, AdamW, Optimizer
 
 RULES: dict[str, tuple[Callable[..., Optimizer], Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
-    "adamw": (AdamW, torch.optim.AdamW, {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}),
-    "adam": (AdamW, torch.optim.Adam, {}),
+    "adamw": (AdamW, partial(torch.optim.AdamW, fused=True), {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}),
+    "adam": (AdamW, partial(torch.optim.Adam, fused=True), {}),
     "sgd": (SGD, torch.optim.SGD, {}),
     "momentum": (SGD, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
 }

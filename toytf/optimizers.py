@@ -1,4 +1,4 @@
-"""AdamW and SGD, the same to the bit as those of torch.optim.
+"""AdamW and SGD, the same to the bit as those of torch.optim (AdamW as its fused kernel).
 
 Those of torch.optim load the compiler of torch at their first step. That takes more than a second, as long as many a
 training of a toy; a model can still be compiled, since a step here is a few operations on lists of tensors.
@@ -58,29 +58,20 @@ class AdamW(Optimizer):
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
 
     def _move(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        of_count: dict[int, list[int]] = {}  # a parameter that was unfrozen late has taken fewer steps
-        for i, parameter in enumerate(parameters):
+        for parameter in parameters:
             known = self.state[parameter]
             if not known:
-                known["step"] = torch.zeros(())  # on the CPU, so that no step waits for a device
+                known["step"] = torch.zeros((), device=parameter.device)
                 known["exp_avg"], known["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-            known["step"] += 1
-            of_count.setdefault(int(known["step"]), []).append(i)
-        for t, which in of_count.items():
-            self._move_at(t, [parameters[i] for i in which], [gradients[i] for i in which])
-
-    def _move_at(self, t: int, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        beta1, beta2 = self.betas
-        m, v = ([self.state[parameter][name] for parameter in parameters] for name in ("exp_avg", "exp_avg_sq"))
-        if self.weight_decay:
-            torch._foreach_mul_(parameters, 1 - self.lr * self.weight_decay)
-        torch._foreach_lerp_(m, gradients, 1 - beta1)
-        torch._foreach_mul_(v, beta2)
-        torch._foreach_addcmul_(v, gradients, gradients, 1 - beta2)
-        scale = torch._foreach_sqrt(v)
-        torch._foreach_div_(scale, (1 - beta2**t) ** 0.5)
-        torch._foreach_add_(scale, self.eps)
-        torch._foreach_addcdiv_(parameters, m, scale, -self.lr / (1 - beta1**t))
+        steps, m, v = (
+            [self.state[parameter][name] for parameter in parameters] for name in ("step", "exp_avg", "exp_avg_sq")
+        )
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            parameters, gradients, m, v, [], steps,
+            lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=self.weight_decay, eps=self.eps,
+            amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
+        )  # fmt: skip
 
 
 class SGD(Optimizer):

@@ -1,5 +1,6 @@
 """The forward by token counts is the plain forward at the last position: values, gradients, scores far apart."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -118,6 +119,24 @@ def test_tokens_far_below_others_are_weighed_as_among_themselves(gap: float, dty
     # ln c is added to scores of this size, which are rounded by up to 2⁻²⁴ of it in single precision.
     assert_same_function(model, tokens, (1e-5 + gap * 2**-24) if dtype == torch.float32 else 1e-11)
     assert all(g.isfinite().all() for g in gradients(model, count_forward(model, tokens)).values())
+
+
+@pytest.mark.parametrize("lead", [5.0, 10.0, 15.0])
+def test_gradients_of_a_head_that_always_attends_to_the_same_token_are_not_lost(lead: float):
+    """Its gradients are e^−lead of the others', down to 3e-7: as small as the rounding of a sum over the batch."""
+    sizes = {"n_tokens": 33, "n_positions": T, "n_outputs": N_OUT}
+    config = ModelConfig.model_validate(
+        {"d_model": 33, "n_layers": 1, "position": "none", "embedding": "one_hot", "attention": {"kq": "joint"}}
+    )
+    model = ToyTransformer(config, **sizes, generator=generator(0, "model"))
+    model.attention(0).W_K.data = torch.randn(1, 33, 33, generator=generator(0, "keys")) / 4
+    model.attention(0).W_K.data[0, -1] += lead * model.attention(0).scale
+    tokens = torch.randint(32, (1024, T), generator=generator(0, "many"))
+    tokens[:, -1] = 32
+    exact = copy.deepcopy(model).double()
+    found, expected = gradients(model, count_forward(model, tokens)), gradients(exact, exact(tokens, last=1))
+    of_scores, right = found["blocks.0.attn.W_K"].double(), expected["blocks.0.attn.W_K"]
+    assert (of_scores - right).abs().max() <= 1e-4 * right.abs().max()
 
 
 def test_tokens_far_apart_in_a_large_vocabulary_are_exact():

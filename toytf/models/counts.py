@@ -12,20 +12,29 @@ one product with the counts,
     Σ_z A_h(z) v_h(z) = c·(w_h v_h) / c·w_h,   w_h(z) = exp(ℓ_h(z) − max ℓ_h),
 
 which underflows where all tokens of a sequence score far below others. To see that this is not so, values must be read:
-that costs nothing on a CPU, but is a wait on other devices, which always take the softmax. The product is in float64: a
-head that always attends to the same token has tiny gradients, which would be lost in the rounding of the sums.
+that costs nothing on a CPU, but is a wait on other devices, which always take the softmax. Weights that lie further
+apart than single precision can hold are taken in double.
+
+A head that always attends to the same token has tiny gradients, which would be lost in the rounding of these sums:
+terms v_h(z) and −Σ_z A_h(z) v_h(z) that cancel have been added up over the batch. So values are taken relative to their
+mean over the batch: then both terms are small, and what cancels is small too. The attention adds up to 1, so that no
+result depends on where values are taken relative to.
 """
+
+from typing import Any, cast
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int, Num
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, scaled_dot_product_attention
 
-from toytf.models.transformer import Block, ToyTransformer
+from toytf.models.reading import free_to_read
+from toytf.models.transformer import Attention, Block, ToyTransformer
 
-SAFE = 600.0
-"""How far scores may lie apart: then weights exp(ℓ − max ℓ) and their inverses are far from the ends of float64."""
+SAFE = {torch.float32: 60.0, torch.float64: 600.0}
+"""How far scores may lie apart: then weights exp(ℓ − max ℓ) and their inverses are far from the ends of a precision."""
 
 WEIGHING = 4
 """What weighing a token costs in a head besides its d_head multiplications, in such multiplications.
@@ -37,11 +46,12 @@ Measured: about 1 for the product, 16 for the softmax.
 def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch 1 output"]:
     """The logits of `model(tokens, last=1)`, with the same gradients, for one layer without positions and LayerNorm."""
     attn, E, ends = model.attention(0), model.embed.W_E, tokens[:, -1]
-    k, v = _heads(E, attn.W_K, attn.n_heads) / attn.scale, _heads(E, attn.W_V, attn.n_heads)
-    scores = None if attn.linear else _common_scores(_heads(E[ends[:1]], attn.W_Q, attn.n_heads), k, ends)
+    scores = None if attn.linear else _common_scores(attn, E, ends)
     if scores is not None:
-        z = _by_product(scores.double(), v.double(), _counts(tokens, len(E), torch.float64)).to(E.dtype)
+        c, v = _counts(tokens, len(E), scores.dtype), _heads(E, attn.W_V, attn.n_heads).mT
+        z = cast(Tensor, _ByProduct.apply(scores, v.to(scores.dtype), c)).T.to(E.dtype)  # type: ignore[no-untyped-call]
     else:
+        k, v = _heads(E, attn.W_K, attn.n_heads) / attn.scale, _heads(E, attn.W_V, attn.n_heads)
         q = _heads(embedding(ends, E), attn.W_Q, attn.n_heads)
         if attn.linear:
             z = (q @ k.mT * _counts(tokens, len(E), E.dtype)) @ v
@@ -67,27 +77,53 @@ def counts_pay(model: ToyTransformer, n_positions: int) -> bool:
 
 
 def _common_scores(
-    q: Float[Tensor, "head 1 d"], k: Float[Tensor, "head token d"], ends: Int[Tensor, "batch"]
+    attn: Attention, E: Float[Tensor, "token d_model"], ends: Int[Tensor, "batch"]
 ) -> Float[Tensor, "head token"] | None:
-    """The scores of all tokens for the one query of a batch, if weights that are relative to the largest are exact.
+    """The scores of all tokens for the one query of a batch, in a precision in which the product is exact.
 
     None if the batch has several queries, if scores lie too far apart, and wherever values cannot be read at no cost.
     """
-    if ends.device.type != "cpu" or torch.compiler.is_compiling() or bool((ends != ends[0]).any()):
+    if not free_to_read(ends) or bool((ends != ends[0]).any()):
         return None
-    scores = (k @ q.mT)[..., 0]
-    spread = scores.detach().amax(1) - scores.detach().amin(1)
-    return scores if bool((spread < SAFE).all()) else None
+    q = E[ends[0]].expand(attn.n_heads, -1) if attn.W_Q is None else E[ends[0]] @ attn.W_Q  # [head d]
+    scores = (attn.W_K @ q[..., None])[..., 0] @ E.T / attn.scale
+    spread = float((scores.detach().amax(1) - scores.detach().amin(1)).max())
+    precise = next((dtype for dtype in (scores.dtype, torch.float64) if spread < SAFE[dtype]), None)
+    return None if precise is None else scores.to(precise)
 
 
-def _by_product(
-    scores: Float[Tensor, "head token"], v: Float[Tensor, "head token d"], c: Float[Tensor, "batch token"]
-) -> Float[Tensor, "batch head_d"]:
-    """c·(w v) / c·w with w = exp(ℓ − max ℓ), for all heads in one product."""
-    w = (scores - scores.detach().amax(1, keepdim=True)).exp()[..., None]
-    table = rearrange(torch.cat([w * v, w], dim=2), "head token m -> token (head m)")
-    sums = rearrange(c @ table, "batch (head m) -> batch head m", head=len(v))
-    return (sums[..., :-1] / sums[..., -1:]).flatten(1)
+class _ByProduct(torch.autograd.Function):
+    """c·(w v) / c·w with w = exp(ℓ − max ℓ), for all heads in one product. The batch comes last: [(head d) batch]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Float[Tensor, "head token"], v: Float[Tensor, "head d token"], c: Float[Tensor, "batch token"]
+    ) -> Tensor:
+        n_heads, d, n_tokens = v.shape
+        w = (scores - scores.amax(1, keepdim=True)).exp_()[:, None]
+        on_average = w * c.sum(0)
+        centre = (v @ on_average.mT) / on_average.sum(2, keepdim=True)  # [head d 1]
+        v = v - centre
+        table = v.new_empty(n_heads, d + 1, n_tokens)
+        torch.mul(v, w, out=table[:, :d])
+        table[:, d:] = w
+        sums = (table.flatten(0, 1) @ c.T).view(n_heads, d + 1, -1)
+        total = sums[:, d:]
+        z = sums[:, :d] / total
+        ctx.save_for_backward(w, v, c, z, total)
+        return (z + centre).flatten(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        w, v, c, z, total = ctx.saved_tensors
+        n_heads, d, n_batch = z.shape
+        of_sums = grad.new_empty(n_heads, d + 1, n_batch)
+        torch.div(grad.view_as(z), total, out=of_sums[:, :d])
+        torch.sum(of_sums[:, :d] * z, 1, out=of_sums[:, d])
+        of_table = (of_sums.flatten(0, 1) @ c).view(n_heads, d + 1, -1)
+        of_v = of_table[:, :d]
+        return (w * ((v * of_v).sum(1, keepdim=True) - of_table[:, d:]))[:, 0], w * of_v, None
 
 
 def _counts(tokens: Int[Tensor, "batch position"], n_tokens: int, dtype: torch.dtype) -> Num[Tensor, "batch token"]:

@@ -4,58 +4,146 @@ Tokens are few, so what a matrix makes of x_s = e_{z_s} + p_s is looked up in a 
 
     x_s W = (E W)[z_s] + (P W)[s],
 
-and so are the scores of the first layer, x_tᵀ W_KQ x_s, with W = W_KQᵀ Eᵀ (queries by token) and W = W_KQᵀ Pᵀ (queries
-by position). Outputs are few too: the last layer, with pattern A, is read out as x U + A x W_OV U.
+and so are the scores of the first layer, x_tᵀ W_KQ x_s, in E W_KQ Eᵀ, E W_KQ Pᵀ, P W_KQ Eᵀ and P W_KQ Pᵀ. Outputs are
+few too: the last layer, with pattern A, is read out as x U + A x W_OV U. It needs no other queries than those that are
+asked.
 """
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import torch
-from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from toytf.models.causal import stream_attention, table_attention
 from toytf.models.counts import count_forward, counts_pay
 from toytf.models.transformer import Block, ToyTransformer, no_hook
 
 
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """What is made of the weights alone: the same for all chunks of a batch.
+
+    A pair is what one matrix makes of every token and of every position.
+    """
+
+    direct: list[Tensor]
+    """A pair: the stream before the first layer; in a model of one layer, what is read out of it, x U."""
+    scores: list[list[Tensor]]
+    """Of the first layer, by head: E W_KQ Eᵀ, E W_KQ Pᵀ, P W_KQ Eᵀ and P W_KQ Pᵀ, divided by the scale."""
+    values: list[list[Tensor]]
+    """Pairs, by head: what the first layer adds where it attends; in a model of one layer, as it is read out."""
+    last: list[list[Tensor]]
+    """Of the last layer after others, by head: W_KQ divided by the scale, and W_OV, or W_OV U."""
+    U: Float[Tensor, "d_model output"] | None
+    """W_U, with a linear feed-forward part of the last layer before it; None if that part must be computed."""
+
+    @classmethod
+    def of(cls, model: ToyTransformer) -> "Tables":
+        """The tables of a model as it is now."""
+        E, U, one_layer = model.embed.W_E, _read_out(model), model.config.n_layers == 1
+        P = E.new_zeros(model.n_positions, E.shape[1]) if model.pos_embed is None else model.pos_embed.W_pos
+
+        def read(W: Tensor) -> Tensor:
+            return W if U is None else W @ U
+
+        def pair(W: Tensor) -> list[Tensor]:
+            return [E @ W, P @ W]
+
+        direct = [E, P] if U is None or not one_layer else pair(U)
+        scores = [[query @ key.T for query in pair(W_KQ) for key in (E, P)] for W_KQ in _scaled_scores(model, 0)]
+        values = [pair(read(W_OV) if one_layer else W_OV) for W_OV in model.W_OV(0)]
+        end = model.config.n_layers - 1
+        last = (
+            []
+            if one_layer
+            else [[W_KQ, read(W_OV)] for W_KQ, W_OV in zip(_scaled_scores(model, end), model.W_OV(end), strict=True)]
+        )
+        return cls(direct, scores, values, last, U)
+
+    def cut(self) -> "Tables":
+        """The same numbers, whose gradients end here; `send_back` passes them on to the weights."""
+
+        def leaf(table: Tensor) -> Tensor:
+            return table.detach().requires_grad_(table.requires_grad)
+
+        scores, values, last = (
+            [[leaf(table) for table in head] for head in heads] for heads in (self.scores, self.values, self.last)
+        )
+        return Tables([*map(leaf, self.direct)], scores, values, last, None if self.U is None else leaf(self.U))
+
+    def send_back(self, leaves: "Tables") -> None:
+        """Pass the gradients that have come to the leaves on to the weights."""
+        reached = [
+            (table, leaf.grad) for table, leaf in zip(self._all, leaves._all, strict=True) if leaf.grad is not None
+        ]
+        if reached:
+            torch.autograd.backward([table for table, _ in reached], [grad for _, grad in reached])
+
+    @property
+    def _all(self) -> list[Tensor]:
+        by_head = [table for heads in (self.scores, self.values, self.last) for head in heads for table in head]
+        return [*self.direct, *by_head, *([] if self.U is None else [self.U])]
+
+
 def fast_forward(
-    model: ToyTransformer, tokens: Int[Tensor, "batch position"], last: int | None = None
+    model: ToyTransformer,
+    tokens: Int[Tensor, "batch position"],
+    last: int | None = None,
+    *,
+    asked: Int[Tensor, "batch query"] | None = None,
+    tables: Tables | None = None,
 ) -> Float[Tensor, "batch query output"]:
-    """The logits of `model(tokens, last=last)`, with the same gradients.
+    """The logits of `model(tokens, last=last)`, or those at the positions `asked` of each, with the same gradients.
 
     By counts where they pay, by tables where they pay, else by the plain forward: so always if the model has an option
-    that `fast_options` does not list.
+    that `fast_options` does not list. tables: those of the model, if they are at hand.
     """
-    if last == 1 and counts_pay(model, tokens.shape[1]):
+    if last == 1 and asked is None and counts_pay(model, tokens.shape[1]):
         return count_forward(model, tokens)
-    if not tables_pay(model):
-        plain: Tensor = model(tokens, last=last)
-        return plain
-    logits = table_forward(model, tokens)
-    return logits if last is None else logits[:, -last:]
+    if tables_pay(model):
+        logits = table_forward(model, tokens, asked, tables)
+        return logits if last is None or asked is not None else logits[:, -last:]
+    plain: Tensor = model(tokens, last=last if asked is None else None)
+    return _at(plain, asked)
 
 
 def table_forward(
-    model: ToyTransformer, tokens: Int[Tensor, "batch position"]
-) -> Float[Tensor, "batch position output"]:
-    """The logits of `model(tokens)`, by tables."""
+    model: ToyTransformer,
+    tokens: Int[Tensor, "batch position"],
+    asked: Int[Tensor, "batch query"] | None = None,
+    tables: Tables | None = None,
+) -> Float[Tensor, "batch query output"]:
+    """The logits of `model(tokens)`, by tables, at all positions or at those that are asked."""
     blocks: list[Block] = list(model.blocks)  # type: ignore[arg-type]
-    first, *others = blocks
-    U = _read_out(model)
-    look_up = partial(_look_up, model, tokens)
-    pattern = _token_pattern(model, tokens)
-    if U is not None and not others:
-        return _logits(model, 0, pattern, look_up, U)
-    x, values = look_up(), look_up(_side_by_side(model.W_OV(0)))
-    x = first.finish(x, _attend(pattern, values, first.attn.skip(x)))
-    for block in others if U is None else others[:-1]:
+    tables = Tables.of(model) if tables is None else tables
+    T, U, W_U = tokens.shape[1], tables.U, model.unembed.W_U
+
+    def look_up(pair: list[Tensor]) -> Float[Tensor, "batch position m"]:
+        return embedding(tokens, pair[0]) + pair[1][:T]
+
+    start = look_up(tables.direct)
+    x = blocks[0].attn.skip(start)
+    for (tt, tp, pt, pp), values in zip(tables.scores, tables.values, strict=True):
+        x = table_attention(tokens, (tt, tp[:, :T], pt[:T], pp[:T, :T]), look_up(values), x)
+    assert x is not None
+    if len(blocks) == 1:
+        return _at(x if U is not None else blocks[0].finish(start, x) @ W_U, asked)
+    x = blocks[0].finish(start, x)
+    for block in blocks[1:-1]:
         x = block(x, no_hook)
-    if U is None:
-        return x @ model.unembed.W_U
-    return _logits(model, len(others), _stream_pattern(model, len(others), x), lambda W: x @ W, U)
+    x_asked, end = _at(x, asked), blocks[-1]
+    found = end.attn.skip(x_asked if U is None else x_asked @ U)
+    for W_KQ, W_OV in tables.last:
+        query = x_asked @ W_KQ
+        if _few(x_asked.shape[1], T, *W_OV.shape):
+            read = stream_attention(query, x, x, None, asked) @ W_OV
+            found = read if found is None else found + read
+        else:
+            found = stream_attention(query, x, x @ W_OV, found, asked)
+    assert found is not None
+    return found if U is not None else end.finish(x_asked, found) @ W_U
 
 
 def tables_pay(model: ToyTransformer) -> bool:
@@ -69,87 +157,23 @@ def tables_pay(model: ToyTransformer) -> bool:
     return "tables" in model.fast_paths and few and wide
 
 
-def _look_up(
-    model: ToyTransformer,
-    tokens: Int[Tensor, "batch position"],
-    W: Float[Tensor, "d_model m"] | None = None,
-    offset: Float[Tensor, "position m"] | None = None,
-) -> Float[Tensor, "batch position m"]:
-    """(E W)[z_s] + (P W + offset)[s]; W is the identity if not given."""
-
-    def through(vectors: Tensor) -> Tensor:
-        return vectors if W is None else vectors @ W
-
-    table = offset
-    if model.pos_embed is not None:
-        positions = through(model.pos_embed.W_pos[: tokens.shape[1]])
-        table = positions if offset is None else positions + offset
-    found = embedding(tokens, through(model.embed.W_E))
-    return found if table is None else found + table
+def _few(queries: int, keys: int, d: int, m: int) -> bool:
+    """Is it less to apply a matrix [d m] to what queries have collected, (A x) W, than to the keys, A (x W)?"""
+    return queries * d * (keys + m) < keys * m * (d + queries)
 
 
-def _token_pattern(
-    model: ToyTransformer, tokens: Int[Tensor, "batch position"]
-) -> Float[Tensor, "batch_head query key"]:
-    """Attention of the first layer: the scores of every key for all tokens, z_t among them, and for position t."""
-    heads, (n_batch, T) = model.config.attention.n_heads, tokens.shape
-    E, W_KQ = model.embed.W_E, model.W_KQ(0) / model.attention(0).scale
-    future = _future(model, T).T.repeat(1, heads)
-
-    def scores(table: Tensor) -> Float[Tensor, "batch_head query key"]:
-        return rearrange(table, "batch key (head query) -> (batch head) query key", head=heads)
-
-    by_token = scores(_look_up(model, tokens, _side_by_side((E @ W_KQ).mT)))
-    if model.pos_embed is None:
-        by_position = scores(future.expand(n_batch, -1, -1))
-    else:
-        P = model.pos_embed.W_pos[:T]
-        by_position = scores(_look_up(model, tokens, _side_by_side((P @ W_KQ).mT), future))
-    query = embedding(tokens, torch.eye(len(E), dtype=E.dtype, device=E.device)).repeat_interleave(heads, 0)
-    return torch.baddbmm(by_position, query, by_token).softmax(-1)
+def _scaled_scores(model: ToyTransformer, layer: int) -> Float[Tensor, "head d_model d_model"]:
+    return model.W_KQ(layer) / model.attention(layer).scale
 
 
-def _stream_pattern(
-    model: ToyTransformer, layer: int, x: Float[Tensor, "batch position d_model"]
-) -> Float[Tensor, "batch_head query key"]:
-    """Attention of a later layer, softmax_{s≤t}(x_tᵀ W_KQ x_s / scale)."""
-    heads, (n_batch, T) = model.config.attention.n_heads, x.shape[:2]
-    W_KQ = _side_by_side(model.W_KQ(layer) / model.attention(layer).scale)
-    query = rearrange(x @ W_KQ, "batch query (head d) -> (batch head) query d", head=heads)
-    key = x if heads == 1 else x.repeat_interleave(heads, 0)
-    future = _future(model, T).expand(n_batch * heads, -1, -1)
-    return torch.baddbmm(future, query, key.mT).softmax(-1)
-
-
-def _future(model: ToyTransformer, T: int) -> Float[Tensor, "query key"]:
-    """−∞ where the key comes after the query, 0 elsewhere."""
-    mask = model.attention(0).mask[:T, :T]
-    return torch.zeros_like(mask, dtype=model.embed.W_E.dtype).masked_fill(mask, -torch.inf)
-
-
-def _attend(
-    pattern: Float[Tensor, "batch_head query key"],
-    values: Float[Tensor, "batch key head_m"],
-    skip: Float[Tensor, "batch query m"] | None,
-) -> Float[Tensor, "batch query m"]:
-    """skip + Σ_h A_h v_h, as one product over all heads and keys."""
-    heads = len(pattern) // len(values)
-    A = rearrange(pattern, "(batch head) query key -> batch query (head key)", head=heads)
-    v = rearrange(values, "batch key (head m) -> batch (head key) m", head=heads)
-    return A @ v if skip is None else torch.baddbmm(skip, A, v)
-
-
-def _logits(
-    model: ToyTransformer,
-    layer: int,
-    pattern: Float[Tensor, "batch_head query key"],
-    read: Callable[[Tensor], Tensor],
-    U: Float[Tensor, "d_model output"],
-) -> Float[Tensor, "batch query output"]:
-    """The last layer and what follows, x U + A x W_OV U, where read(W) is x W."""
-    both = read(_side_by_side(model.W_OV(layer) @ U, U))
-    values, direct = torch.tensor_split(both, [-U.shape[1]], dim=2)
-    return _attend(pattern, values, model.attention(layer).skip(direct))
+def _at(
+    x: Shaped[Tensor, "batch position m"], asked: Int[Tensor, "batch query"] | None
+) -> Shaped[Tensor, "batch query m"]:
+    """What is at the positions that are asked, or all of it."""
+    if asked is None:
+        return x
+    first = torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
+    return x.flatten(0, 1).index_select(0, (asked + first).flatten()).view(*asked.shape, -1)
 
 
 def _read_out(model: ToyTransformer) -> Float[Tensor, "d_model output"] | None:
@@ -160,8 +184,3 @@ def _read_out(model: ToyTransformer) -> Float[Tensor, "d_model output"] | None:
     if not part.linear or model.config.feed_forward.reads == "block_input":
         return None
     return part.add(W_U, part.W_in @ W_U)
-
-
-def _side_by_side(heads: Float[Tensor, "head d m"], *more: Float[Tensor, "d m"]) -> Float[Tensor, "d columns"]:
-    """The matrices of all heads as one, to be applied in one product."""
-    return torch.cat([*heads, *more], dim=1)

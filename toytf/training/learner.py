@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from toytf.chunks import chunk_size, chunks
-from toytf.evaluation import Forward, measure, plain_forward, token_loss
+from toytf.evaluation import Forward, measure, plain_forward
 from toytf.measurement import Group, Measurement
 from toytf.models.config import ModelConfig
 from toytf.models.tables import fast_forward
@@ -23,6 +22,7 @@ from toytf.probe import Probe, ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch, Task
 from toytf.training.config import SgdConfig, TrainConfig
+from toytf.training.gradients import accumulate_gradients
 
 NORM = Group(
     "norm", "Frobenius norms of the weights", place="log",
@@ -91,17 +91,8 @@ class SeedLearner(Learner):
         return self.task.sample(self.config.batch_size, generator(self.seed, "train", step, device=self.task.device))
 
     def backward(self, step: int) -> Float[Tensor, "seed"]:
-        """Mean cross-entropy over the positions of the chosen role, chunk by chunk."""
-        batch = self.sample(step)
-        n = batch.roles[self.config.loss].sum().clamp(min=1)
-        total = torch.zeros((), device=self.task.device)
-        for part in chunks(batch, self.config.chunk or chunk_size(self.model, batch.last)):
-            answers = self.task.answers(self.config.loss, part)
-            losses = token_loss(self.forward(self.model, part.tokens, part.last), part, answers)
-            loss = (losses * part.roles[self.config.loss]).sum() / n
-            loss.backward()  # type: ignore[no-untyped-call]
-            total = total + loss.detach()
-        return total[None]
+        """Mean cross-entropy over the positions of the chosen role."""
+        return accumulate_gradients(self.model, self.task, self.sample(step), self.config)[None]
 
     def evaluate(self, step: int) -> list[Evaluation]:
         """Loss and accuracy by role and the probes that are due, also on `evaluate_on`; norms of what is trained."""

@@ -1,0 +1,103 @@
+"""The gradients of a step are the same however it is taken: by tables, in chunks, at scored positions only."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.models.test_tables import BY_TABLES
+from toytf.build import build_model, build_task
+from toytf.chunks import SCORED, SIMILAR, scored_chunk_size, scored_chunks
+from toytf.config.plugins import load_config
+from toytf.models.tables import tables_pay
+from toytf.task import Batch
+from toytf.training.gradients import accumulate_gradients
+
+ROLES = ("all", "in_context", "untrapped", "first_seen", "global")
+
+
+def parts_of(model: dict[str, Any] | None = None, **train: Any) -> tuple[Any, ...]:
+    """A model in double precision, its task, a batch of ten sequences and the section `train`."""
+    settings = {"train.batch_size": 10, **{f"train.{key}": value for key, value in train.items()}}
+    sizes = {"task.seq_len": 12, "task.n_tokens": 10, "model.d_model": 40, "model.freeze": []}
+    config: Any = load_config("configs/quickstart.yaml", {**sizes, **settings})
+    built = type(config.model).model_validate({"d_model": 40, **(model or {"attention": {"kq": "joint"}})})
+    task = build_task(config.task, torch.device("cpu"))
+    batch = task.sample(10, torch.Generator().manual_seed(0))
+    return build_model(built, task, 0).double(), task, batch, config.train
+
+
+def gradients_of(parts: tuple[Any, ...]) -> dict[str, torch.Tensor | None]:
+    parts[0].zero_grad()
+    loss = accumulate_gradients(*parts)
+    return {"loss": loss} | {name: weight.grad for name, weight in parts[0].named_parameters()}
+
+
+def assert_equal(found: dict[str, torch.Tensor | None], expected: dict[str, torch.Tensor | None]) -> None:
+    for name, value in expected.items():
+        other = found[name]
+        assert (other is None) == (value is None), name
+        if value is not None and other is not None:
+            assert (other - value).abs().max() <= 1e-11 * value.abs().max(), name
+
+
+@pytest.mark.parametrize("shape", sorted(BY_TABLES))
+@pytest.mark.parametrize("role", ["in_context", "all"])
+def test_every_model_has_the_gradients_of_the_plain_forward(shape: str, role: str) -> None:
+    fast = parts_of(BY_TABLES[shape], loss=role, chunk=4)
+    assert tables_pay(fast[0])
+    assert_equal(gradients_of(fast), gradients_of(parts_of(BY_TABLES[shape], loss=role, forward="plain")))
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 10, None])
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_has_the_gradients_of_the_plain_forward(role: str, chunk: int | None) -> None:
+    expected = gradients_of(parts_of(loss=role, forward="plain"))
+    assert_equal(gradients_of(parts_of(loss=role, chunk=chunk)), expected)
+
+
+def test_other_devices_have_the_same_gradients(elsewhere: Callable[[], None]) -> None:
+    found = gradients_of(parts_of(loss="in_context"))
+    elsewhere()
+    assert_equal(gradients_of(parts_of(loss="in_context")), found)
+
+
+def test_a_batch_without_scored_positions_has_gradients_of_zero() -> None:
+    """Not none: an optimiser with momentum moves on."""
+    model, task, batch, config = parts_of(loss="in_context")
+    nowhere = torch.zeros_like(batch.roles["in_context"])
+    found = gradients_of((model, task, replace(batch, roles={**batch.roles, "in_context": nowhere}), config))
+    assert all(value is not None and not value.any() for value in found.values())
+
+
+def test_on_another_device_no_value_is_read() -> None:
+    """On the meta device there are no values: whatever asked for one, or for a shape that needs one, would fail."""
+    model, task, batch, config = parts_of(loss="in_context")
+    moved = Batch(
+        batch.tokens.to("meta"),
+        batch.targets.to("meta"),
+        {name: role.to("meta") for name, role in batch.roles.items()},
+    )
+    found = gradients_of((model.to("meta"), task, moved, config))
+    assert all(value is not None and value.device.type == "meta" for value in found.values())
+
+
+def test_chunks_ask_at_scored_positions_and_hold_them_all() -> None:
+    _, _, batch, _ = parts_of()
+    role = batch.roles["in_context"]
+    parts = list(scored_chunks(batch, "in_context", 3))
+    asked = [part.roles["in_context"].sum() for part, _ in parts]
+    assert sum(asked) == role.sum()
+    for part, where in parts:
+        assert where is not None
+        most = part.roles["in_context"].sum(1).max()
+        assert part.targets.shape == where.shape == (len(part.tokens), most)
+    # Few positions are asked in vain: without an order by number it would be as many as in the fullest sequence.
+    assert sum(where.numel() for _, where in parts if where is not None) < len(role) * role.sum(1).max()
+
+
+def test_chunks_of_scored_positions_are_small() -> None:
+    model = parts_of()[0]
+    assert scored_chunk_size(model) == min(SIMILAR, SCORED // (12 * 40)) == 16
