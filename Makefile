@@ -28,8 +28,8 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY)  ## write docs/metrics.md and docs/results.md from the code and the last check of the claims
-	$(BIN)/python docs/generate.py
+docs: $(READY)  ## write docs/metrics.md, results.md and performance.md from the code and what was measured last
+	$(BIN)/python -m docs.generate
 
 bench: $(READY)  ## speed, as ratios within one run
 	$(BIN)/toytf bench

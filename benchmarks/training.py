@@ -1,5 +1,6 @@
-"""One training step of a config, to be timed."""
+"""Training steps of a config, to be timed."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,10 @@ def learner_of(config: Any, **changes: Any) -> SeedLearner:
 
 
 def step_of(learner: SeedLearner) -> Callable[[], object]:
-    """One training step, data and update included, to be called again and again."""
+    """The next step of a training at every call, data and update included.
+
+    A step on the same data again and again would fit one batch, and its scores would leave the range of a training.
+    """
     optimizer = build_optimizer(learner.config, learner.parameters.values())
-    return lambda: next(updates(optimizer, learner.backward, 1))
+    steps = updates(optimizer, learner.backward, sys.maxsize)
+    return lambda: next(steps)

@@ -1,8 +1,9 @@
-"""Write what documents say about metrics and results: `make docs`.
+"""Write what documents say about metrics, results and performance: `make docs`.
 
 docs/metrics.md lists every group of metrics as the code declares it. docs/results.md lists every claim: its words come
-from configs/claims, its numbers from docs/claims.json. After a new check, `python docs/generate.py DIR/claims.json`
-takes the numbers that `toytf claims --out DIR` wrote into docs/claims.json first.
+from configs/claims, its numbers from docs/claims.json. After a new check, `python -m docs.generate DIR/claims.json`
+takes the numbers that `toytf claims --out DIR` wrote into docs/claims.json first. docs/performance.md shows what
+`toytf bench --json benchmarks/measured.json` measured.
 """
 
 import ast
@@ -10,7 +11,6 @@ import importlib
 import json
 import re
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from docs.markdown import filled, table
+from docs.performance import performance_page
 from toytf.claims import Claim, Expectation, compare, load_claim
 from toytf.config.compose import read_config
 from toytf.config.plugins import plugins
@@ -76,9 +78,9 @@ class Result:
         ]
         parts = [
             f"### {self.name}",
-            _filled(f"**{self.claim.title}: {self.verdict}.** {self.claim.statement} *{self.claim.source}*"),
-            _table(("run", "metric", "expected", "measured", "verdict"), rows),
-            _filled(self.claim.note),
+            filled(f"**{self.claim.title}: {self.verdict}.** {self.claim.statement} *{self.claim.source}*"),
+            table(("run", "metric", "expected", "measured", "verdict"), rows),
+            filled(self.claim.note),
         ]
         return "\n\n".join(filter(None, parts))
 
@@ -90,7 +92,7 @@ def results() -> list[Result]:
     missing = sorted(set(claims) - set(found))
     if missing:
         raise UserError(
-            f"no result yet: toytf claims {' '.join(missing)}; python docs/generate.py runs/claims/claims.json"
+            f"no result yet: toytf claims {' '.join(missing)}; python -m docs.generate runs/claims/claims.json"
         )
     return [Result(name, claim, found[name]["verdict"], found[name]["findings"]) for name, claim in claims.items()]
 
@@ -127,7 +129,7 @@ def results_page() -> str:
     parts = [
         "# Results",
         "<!-- Written by `make docs` from docs/claims.json and configs/claims. Change those. -->",
-        *(_filled(paragraph) for paragraph in introduction.strip().split("\n\n")),
+        *(filled(paragraph) for paragraph in introduction.strip().split("\n\n")),
         "## Not confirmed",
         *(result.section() for result in failed),
     ]
@@ -137,7 +139,7 @@ def results_page() -> str:
         parts += [
             f"## {_title(area)}",
             f"{_counted(own)}. The runs are explained in [{area}.md]({area}.md).",
-            _table(("claim", "in one line", "source", "verdict"), rows),
+            table(("claim", "in one line", "source", "verdict"), rows),
             *(result.section() for result in own if result.verdict == "confirmed"),
         ]
     return "\n\n".join(parts) + "\n"
@@ -282,7 +284,7 @@ def _link(text: str, module: str) -> str:
 def _sentences(group: Group) -> str:
     """A line for each pattern of labels."""
     lines = [f"- `{pattern}`: {says}" for pattern, says in group.meanings]
-    return "\n".join(_filled(line, subsequent_indent="  ") for line in lines)
+    return "\n".join(filled(line, subsequent_indent="  ") for line in lines)
 
 
 def _package(experiment: str) -> str:
@@ -317,7 +319,7 @@ def _groups() -> str:
     parts: list[str] = []
     for room, ones in sections.items():
         if ones:
-            parts += [f"### {rooms[room]}", _table(columns, [one.row() for one in ones])]
+            parts += [f"### {rooms[room]}", table(columns, [one.row() for one in ones])]
             parts += [part for one in ones for part in one.meanings()]
     return "\n\n".join(parts) + "\n"
 
@@ -328,24 +330,15 @@ def metrics_page() -> str:
     return f"{by_hand}{MARK}\n\n{_groups()}"
 
 
-# Both
-
-
-def _filled(text: str, subsequent_indent: str = "") -> str:
-    return textwrap.fill(text, 120, subsequent_indent=subsequent_indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [tuple(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    shown = [f"| {' | '.join(cells)} |" for cells in lines]
-    return "\n".join([shown[0], "|---" * len(lines[0]) + "|", *shown[1:]])
+# All
 
 
 def main() -> None:
-    """Take up new checks, if any are given, and write both documents."""
+    """Take up new checks, if any are given, and write the three documents."""
     CLAIMS.write_text(json.dumps(outcomes(map(Path, sys.argv[1:])), indent=2) + "\n", encoding="utf-8")
     (DOCS / "results.md").write_text(results_page(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    (DOCS / "performance.md").write_text(performance_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,6 @@ def test_the_areas_of_claims_are_folders_of_unlike_names() -> None:
 
 def test_the_benchmarks_are_found() -> None:
     found = plugins("benchmarks")
-    assert {"bigram_data", "capacity"} <= set(found)
+    assert {"data", "solver"} <= set(found)
     assert all(callable(measure) for measure in found.values())
-    assert Path(found["capacity"].__code__.co_filename).name == "capacity.py"
+    assert Path(found["solver"].__code__.co_filename).name == "solver.py"

@@ -85,7 +85,7 @@ def test_a_mistake_in_a_config_ends_with_2_and_one_line(name: str, command: "Com
         (["probe", "nowhere"], ["nowhere: not a run directory"]),
         (["claims", "nowhere.yaml"], ["nowhere.yaml"]),
         (["claims", QUICKSTART], [str(QUICKSTART), "unknown key", "accepted: expect, minutes"]),
-        (["bench", "bigram_dat"], ['"bigram_dat"', 'did you mean "bigram_data"?']),
+        (["bench", "dat"], ['"dat"', 'did you mean "data"?']),
         (["list", "task"], ['"task"', 'did you mean "tasks"?']),
         (["list", "tasks", "--schema"], ["toytf list configs --schema"]),
         (["list", "--schema"], ["toytf list configs --schema"]),

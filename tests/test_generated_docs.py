@@ -1,4 +1,4 @@
-"""docs/results.md and docs/metrics.md are what `make docs` writes; docs/claims.json is about the claims that ship."""
+"""docs/results.md, metrics.md and performance.md are what `make docs` writes, from claims and benchmarks that ship."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,12 @@ OUTCOMES = {outcome["name"]: outcome for outcome in json.loads(generate.CLAIMS.r
 
 
 @pytest.mark.parametrize(
-    ("document", "page"), [("results.md", generate.results_page), ("metrics.md", generate.metrics_page)]
+    ("document", "page"),
+    [
+        ("results.md", generate.results_page),
+        ("metrics.md", generate.metrics_page),
+        ("performance.md", generate.performance_page),
+    ],
 )
 def test_a_generated_document_is_up_to_date(document: str, page: Callable[[], str]) -> None:
     written = (generate.DOCS / document).read_text(encoding="utf-8")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from toytf.config.plugins import plugins
+
 if TYPE_CHECKING:
     from conftest import Command
 
@@ -97,7 +99,7 @@ def test_a_wheel_has_every_file_of_these_folders(installed: Installed) -> None:
 
 WHERE = """
 import importlib.util, sys
-import toytf.cli, toytf.benchmarks.factual, probes.config
+import toytf.cli, toytf.benchmarks.steps, probes.config
 from toytf.config.shipped import config_folder
 assert importlib.util.find_spec("configs") is importlib.util.find_spec("benchmarks") is None
 print(config_folder())
@@ -133,7 +135,8 @@ def test_a_wheel_runs_a_shipped_config_by_its_bare_name(name: str, sizes: list[s
 
 def test_a_wheel_has_the_benchmarks_and_the_claims(installed: Installed) -> None:
     said = installed.toytf("bench", "nowhere", expect=2).stderr  # which loads them all
-    assert said == 'toytf: benchmark "nowhere" does not exist: accepted: bigram_data, bigram_step, capacity, factual\n'
+    known = ", ".join(plugins("benchmarks"))
+    assert said == f'toytf: benchmark "nowhere" does not exist: accepted: {known}\n'
     said = installed.toytf("claims", "bigram_ideal", expect=2).stderr
     assert said == 'toytf: claim "bigram_ideal" is now called bigram/ideal\n'
     program = (

@@ -202,7 +202,7 @@ def test_a_stranger_s_package_that_hides_ours_is_named_in_one_line(
     else:
         hiding.mkdir()
         (hiding / ("__init__.py" if kind == "a package" else "mine.py")).touch()
-    for arguments in (["list"], ["run", "quickstart"], ["bench", "capacity"]):
+    for arguments in (["list"], ["run", "quickstart"], ["bench", "solver"]):
         ended = command(*arguments, cwd=tmp_path, PYTHONPATH=str(hiding.parent))
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr.startswith(f'toytf: {hiding} hides the package "{name}" of toytf: rename it, or ')

@@ -92,7 +92,7 @@ def test_a_directory_that_vanishes_ends_the_run_with_a_sentence(
         ["probe", "x" * 300],
         ["inspect", "{run}", "--html", "x" * 300],
         ["claims", "gradient_lemmas", "--out", "x" * 300],
-        ["bench", "bigram_data", "--json", "nowhere/x.json"],
+        ["bench", "data", "--json", "nowhere/x.json"],
         ["run", "configs/factual/quick.yaml", "task.facts=~nobody_of_this_name/a.csv"],
         ["run", "configs/factual/quick.yaml", f"task.facts={'x' * 300}"],
         ["run", "configs/quickstart.yaml", "device=cuda"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from toytf.benchmarks.bigram_data import loop_sequence
+from toytf.benchmarks.data import loop_bigram
 
 from tasks.alias import AliasTable
 from tasks.bigram.config import SHAKESPEARE, BigramConfig
@@ -109,7 +109,7 @@ def test_sequences_have_the_distribution_of_the_definition(variant: str):
     """Against one token at a time in Python, at fixed positions, so that the counts of a position are independent."""
     task = BigramTask(BigramConfig(kind="bigram", seq_len=11, **VARIANTS[variant]), CPU)
     rng, n = np.random.default_rng(0), 1500
-    slow = np.stack([loop_sequence(task, rng) for _ in range(n)])
+    slow = np.stack([loop_bigram(task, rng) for _ in range(n)])
     batch = task.sample(20_000, generator(0, variant))
     fast = torch.cat([batch.tokens, batch.targets[:, -1:]], dim=1).numpy()
     assert fast.shape[1] == slow.shape[1] == 12

@@ -2,19 +2,20 @@
 
 import torch
 
-from toytf.bench import best_seconds
+from toytf.bench import in_turns
 from toytf.memory import AssociationStream, Status, StorageProblem, decide, train_linear
 from toytf.randomness import generator
 
-REPEATS = 3
+ROUNDS = 3
 
 
 def measure() -> dict[str, float]:
     """Seconds to decide d = 64, p = 555, against Adam on the cross-entropy until every pair is recalled.
 
     ratio: against Adam at the default learning rate of the suite; ratio_lr1, ratio_lr3: at 10 and 30 times that, the
-    best in hindsight. batch_ratio: eight seeds of d = 32, p = 170 as one tensor program, against a loop over them. At
-    d = 64 one instance fills the cache of a CPU core, and the solver takes the eight one by one: batch_ratio_d64 is 1.
+    best in hindsight. solver_seconds: of the solver. batch_ratio: eight seeds of d = 32, p = 170 as one tensor program,
+    against a loop over them. At d = 64 one instance fills the cache of a CPU core, and the solver takes the eight one
+    by one: batch_ratio_d64 is 1.
     """
     torch.set_num_threads(1)  # small matrices: a second thread brings little, and suffers from other work
     stream = AssociationStream(0, 64, 64)
@@ -28,19 +29,13 @@ def measure() -> dict[str, float]:
         if train_linear(association, generator(0, "benchmark"), lr=lr, steps=20_000).recall < 1:
             raise RuntimeError("Adam should reach perfect recall at d = 64, p = 555")
 
-    solve()
-    train(3.0)
-    solver = best_seconds(solve, REPEATS)
-    default = best_seconds(lambda: train(0.1), 1)
-    tuned = {lr: float("inf") for lr in (1.0, 3.0)}
-    for _ in range(REPEATS):  # in turns, so that a busy moment of the machine meets all
-        solver = min(solver, best_seconds(solve, 1))
-        tuned = {lr: min(seconds, best_seconds(lambda lr=lr: train(lr), 1)) for lr, seconds in tuned.items()}  # type: ignore[misc]
+    ways = {"solver": solve, "0.1": lambda: train(0.1), "1": lambda: train(1.0), "3": lambda: train(3.0)}
+    seconds = in_turns(ways, ROUNDS)
     return {
-        "ratio": default / solver,
-        "ratio_lr1": tuned[1.0] / solver,
-        "ratio_lr3": tuned[3.0] / solver,
-        "solver_seconds": solver,
+        "ratio": seconds["0.1"] / seconds["solver"],
+        "ratio_lr1": seconds["1"] / seconds["solver"],
+        "ratio_lr3": seconds["3"] / seconds["solver"],
+        "solver_seconds": seconds["solver"],
         "batch_ratio": _batch_ratio(32, 170),
         "batch_ratio_d64": _batch_ratio(64, 555),
     }
@@ -49,9 +44,6 @@ def measure() -> dict[str, float]:
 def _batch_ratio(d: int, p: int, seeds: int = 8) -> float:
     problems = [AssociationStream(seed, d, d).problem(p) for seed in range(seeds)]
     together = StorageProblem.stack(problems)
-    decide(together)
-    batched, looped = float("inf"), float("inf")
-    for _ in range(REPEATS):
-        batched = min(batched, best_seconds(lambda: decide(together), 1))
-        looped = min(looped, best_seconds(lambda: [decide(problem) for problem in problems], 1))
-    return looped / batched
+    ways = {"together": lambda: decide(together), "loop": lambda: [decide(problem) for problem in problems]}
+    seconds = in_turns(ways, ROUNDS)
+    return seconds["loop"] / seconds["together"]

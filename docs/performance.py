@@ -1,0 +1,345 @@
+"""docs/performance.md: what `toytf bench` measured, in tables that say what each number means."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toytf.benchmarks.growth import SIZES
+
+from docs.markdown import filled, table
+
+MEASURED = Path(__file__).resolve().parents[1] / "benchmarks" / "measured.json"
+
+Numbers = Mapping[str, float]
+
+
+# Numbers
+
+
+def times(value: float) -> str:
+    """`4.2 ×`: how many times as fast, or as long."""
+    return f"{value:.2g} ×" if value < 10 else f"{value:,.0f} ×"
+
+
+def seconds(value: float) -> str:
+    """In milliseconds below a second."""
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.2g} ms" if value < 0.1 else f"{1000 * value:.0f} ms"
+
+
+def percent(value: float) -> str:
+    """A share, as whole percent; with a digit more below one."""
+    return f"{100 * value:.0f} %" if value >= 0.01 else f"{100 * value:.1f} %"
+
+
+def millions(value: float) -> str:
+    """A large number of tokens."""
+    return f"{value / 1e6:.0f} million"
+
+
+def power(value: float) -> str:
+    """The power of a power law; not below 0 by rounding."""
+    return f"{max(0.0, value):.2f}" if value > -0.005 else f"−{-value:.2f}"
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a benchmark, by its key, and how it is shown."""
+
+    key: str
+    show: Callable[[float], str]
+
+    def of(self, numbers: Numbers) -> str:
+        """As a cell; a dash where it was not measured."""
+        return self.show(numbers[self.key]) if self.key in numbers else "–"
+
+
+Cell = str | Number
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, and rows of words and numbers."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def write(self, numbers: Numbers) -> str:
+        """In Markdown."""
+        shown = [[cell.of(numbers) if isinstance(cell, Number) else cell for cell in row] for row in self.rows]
+        return table(self.columns, shown)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A benchmark: what its numbers mean for a user, its tables, and its `ratio` in a few words."""
+
+    title: str
+    headline: str
+    says: str
+    tables: tuple[Table, ...]
+
+    @property
+    def keys(self) -> set[str]:
+        """Of the numbers that it shows."""
+        cells = [cell for one in self.tables for row in one.rows for cell in row]
+        return {"ratio"} | {cell.key for cell in cells if isinstance(cell, Number)}
+
+    def write(self, name: str, numbers: Numbers) -> Iterator[str]:
+        """Its part of the page."""
+        yield f"## {self.title}"
+        yield filled(f"`toytf bench {name}`. {self.says}")
+        for one in self.tables:
+            yield one.write(numbers)
+
+
+STEPS = {
+    "factual": ("`factual/quick`", "256 facts, d = 32, batches of 1024"),
+    "factual_large": ("`factual/quick`, larger", "1,024 facts, d = 128, 8 heads of 16, width 256, batches of 1024"),
+    "bigram": ("`quickstart`", "T = 64, d = 128, batches of 64"),
+    "bigram_long": ("`quickstart`, longer", "T = 256, d = 128, batches of 64"),
+    "birth": ("`bigram/birth`", "T = 256, d = 256, batches of 512"),
+}
+CONFIGS = {name: STEPS[name][0] for name in ("bigram", "factual", "birth")}
+GROWING = {
+    "T": "tokens of a sequence, T",
+    "d": "dimensions, d",
+    "batch": "sequences of a batch",
+    "facts": "subjects, with 16 facts each",
+}
+
+SECTIONS = {
+    "data": Section(
+        "Drawing sequences",
+        "sequences drawn at once, against a Python loop (bigram)",
+        "Every training step draws new sequences. They are drawn all at once, by tables in which a draw takes the same "
+        "time however many tokens there are. The alternative is a Python loop over tokens, as one would write it "
+        "first. One thread.",
+        (
+            Table(
+                ("task", "at once, against the loop", "tokens per second, at once"),
+                tuple(
+                    (label, Number(f"{name}_ratio", times), Number(f"{name}_tokens_per_second", millions))
+                    for name, label in (("bigram", "bigram, T = 256"), ("factual", "factual, T = 32"))
+                ),
+            ),
+        ),
+    ),
+    "steps": Section(
+        "Training steps",
+        "a training step with the fast forward, against the plain one (`bigram/birth`)",
+        "A whole step: data, forward, gradients and update, on one thread. Fast and plain give the same numbers up to "
+        "rounding; `train.forward` chooses. The share of the peak compares a fast step with the machine: the "
+        "arithmetic of its matrix products, over what the machine could do in the same time if it did nothing but "
+        "multiply large matrices. What is missing to 100 % is everything else: exponentials, sums, moving data, and "
+        "products that are too small to reach the peak.",
+        (
+            Table(
+                ("config", "size", "a fast step", "fast, against plain", "share of the peak", "time for drawing data"),
+                tuple(
+                    (
+                        *words,
+                        Number(f"{name}_seconds", seconds),
+                        Number(f"{name}_ratio", times),
+                        Number(f"{name}_share", percent),
+                        Number(f"{name}_data", percent),
+                    )
+                    for name, words in STEPS.items()
+                ),
+            ),
+            Table(
+                ("compared", ""),
+                (
+                    (
+                        "`bigram/birth`: fast, against plain on the whole batch at once",
+                        Number("birth_whole_ratio", times),
+                    ),
+                    ("`bigram/birth`: fast on two threads, against one", Number("two_threads_ratio", times)),
+                    ("… and the share of the peak of two threads", Number("two_threads_share", percent)),
+                    (
+                        "factual, larger: gradients by token counts, against attention of the last query",
+                        Number("last_query_ratio", times),
+                    ),
+                    ("… against attention of all queries", Number("all_queries_ratio", times)),
+                ),
+            ),
+        ),
+    ),
+    "growth": Section(
+        "How a step grows",
+        "a fast step, if sequences become twice as long",
+        "The time of a step is roughly a power of each size, seconds ∝ size^b. With b = 0 a size costs nothing, with b "
+        "= 1 twice the size takes twice as long, with b = 2 four times. The powers are fitted to a few doublings, on "
+        "one thread. What does not grow, such as the overhead of small operations, makes them smaller than those of "
+        "the arithmetic.",
+        (
+            Table(
+                ("size", "measured at", "b, fast", "b, plain"),
+                tuple(
+                    (
+                        label,
+                        ", ".join(map(str, SIZES[name][2])),
+                        Number(name, power),
+                        Number(f"{name}_plain", power),
+                    )
+                    for name, label in GROWING.items()
+                ),
+            ),
+        ),
+    ),
+    "probes": Section(
+        "Evaluations and probes",
+        "the slowest evaluation with all probes, against a training step",
+        "A run evaluates itself every few steps, and its probes look at every matrix. The last evaluation takes the "
+        "longest, because some probes do all their work there. If all evaluations of a run take 50 % of the time of "
+        "its steps, a third of the run is spent on measuring; fewer evaluations (`train.evaluation.every`) or fewer "
+        "`probes` make it faster. One thread.",
+        (
+            Table(
+                (
+                    "config",
+                    "the last evaluation",
+                    "against a training step",
+                    "all evaluations, of the time of all steps",
+                ),
+                (
+                    *(
+                        (
+                            CONFIGS[name],
+                            Number(f"{name}_seconds", seconds),
+                            Number(f"{name}_ratio", times),
+                            Number(f"{name}_of_training", percent),
+                        )
+                        for name in ("bigram", "factual")
+                    ),
+                    (
+                        "`factual/quick` with 5,000 facts",
+                        Number("many_facts_seconds", seconds),
+                        Number("many_facts_ratio", times),
+                        "",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "solver": Section(
+        "The storage solver",
+        "the solver, against Adam at its default learning rate",
+        "Can a matrix store these pairs? The solver finds one or proves that there is none. Adam can only find one, "
+        "and how fast depends on its learning rate, which nobody knows beforehand. Here 555 pairs at d = 64, which can "
+        "be stored, on one thread.",
+        (
+            Table(
+                ("compared", ""),
+                (
+                    ("the solver", Number("solver_seconds", seconds)),
+                    (
+                        "the solver, against Adam until every pair is recalled, at learning rate 0.1",
+                        Number("ratio", times),
+                    ),
+                    ("… at learning rate 1", Number("ratio_lr1", times)),
+                    ("… at learning rate 3, the best in hindsight", Number("ratio_lr3", times)),
+                    ("eight problems of d = 32 at once, against one by one", Number("batch_ratio", times)),
+                    ("… of d = 64, where one fills the cache", Number("batch_ratio_d64", times)),
+                ),
+            ),
+        ),
+    ),
+    "start": Section(
+        "Starting",
+        "a quickstart of one step with its page, against the import of torch",
+        "What a command takes from its start to its end, in a new process. Every run has to import torch, so "
+        "that is what the others are compared with.",
+        (
+            Table(
+                ("command", "seconds", "against the import of torch"),
+                (
+                    ("`python -c 'import torch'`", Number("torch_seconds", seconds), ""),
+                    ("`toytf --help`", Number("help_seconds", seconds), Number("help_ratio", times)),
+                    (
+                        "`toytf run quickstart` with one training step and no probes, its page included",
+                        Number("run_seconds", seconds),
+                        Number("run_ratio", times),
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "neighbour": Section(
+        "A busy neighbour",
+        "training beside a busy process by the config's threads, against one thread (the worst config)",
+        "Threads that wait for each other suffer when another program takes a core: then two threads can be slower "
+        "than one. Each config trains with the number of threads that it chooses by itself, and with one. Below 1 ×, "
+        "one thread (`threads=1`) would have been faster.",
+        (
+            Table(
+                (
+                    "config",
+                    "a step, by its own threads",
+                    "own threads, against one",
+                    "… beside a process that keeps one core busy",
+                    "speed kept beside that process",
+                ),
+                tuple(
+                    (
+                        label,
+                        Number(f"{name}_seconds", seconds),
+                        Number(f"{name}_idle", times),
+                        Number(f"{name}_busy", times),
+                        Number(f"{name}_kept", percent),
+                    )
+                    for name, label in CONFIGS.items()
+                ),
+            ),
+        ),
+    ),
+}
+"""By the name of the benchmark."""
+
+
+# The page
+
+
+INTRODUCTION = """
+`toytf bench` measures by comparing: two ways to do the same thing are timed in turns within one run, and the number is
+how many times as fast one of them is. A busy moment of the machine meets both, so these numbers depend less on the
+machine than seconds do. Seconds are those of the best round. [speed.md](speed.md) says what makes toytf fast.
+
+The numbers of this page were measured on: {machine}.
+"""
+
+COMMANDS = """
+```
+toytf bench                                      # everything, in about a quarter of an hour
+toytf bench steps growth                         # some of it
+toytf bench --json benchmarks/measured.json      # everything into the file from which `make docs` writes this page
+```
+"""
+
+
+def performance_page(measured: Mapping[str, Any] | None = None) -> str:
+    """All of docs/performance.md, from what was measured: benchmarks by name, and `machine`."""
+    measured = json.loads(MEASURED.read_bytes()) if measured is None else measured
+    found = {name: section for name, section in SECTIONS.items() if name in measured}
+    headlines = [(f"`{name}`", section.headline, times(measured[name]["ratio"])) for name, section in found.items()]
+    introduction = INTRODUCTION.format(machine=_machine(measured["machine"]))
+    parts = [
+        "# Performance",
+        "<!-- Written by `make docs` from benchmarks/measured.json. Change docs/performance.py, or measure again. -->",
+        *(filled(paragraph) for paragraph in introduction.strip().split("\n\n")),
+        COMMANDS.strip(),
+        table(("benchmark", "what its `ratio` compares", "`ratio`"), headlines),
+        *(part for name, section in found.items() for part in section.write(name, measured[name])),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _machine(machine: Mapping[str, str]) -> str:
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}, "
+        f"torch {machine['torch']}"
+    )
