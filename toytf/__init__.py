@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from toytf._lazy import lazy
+from toytf.waiting import sleep_while_waiting
 
 if TYPE_CHECKING:
     from toytf.config.plugins import load_config
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from toytf.models.transformer import ToyTransformer
     from toytf.report.comparison import Comparison, compare, open_runs
     from toytf.runs import Run, TrainedRun
+
+sleep_while_waiting()
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""What an experiment asks of the process it runs in: CPU threads."""
+"""What is asked of the process that something runs in: CPU threads."""
 
 import contextlib
 from collections.abc import Iterator

@@ -9,9 +9,10 @@ import torch
 
 from tests.models.test_tables import BY_TABLES
 from toytf.build import build_model, build_task
-from toytf.chunks import SCORED, SIMILAR, scored_chunk_size, scored_chunks
+from toytf.chunks import SCORED, SIMILAR, scored_chunks, small_chunk_size
 from toytf.config.plugins import load_config
 from toytf.models.tables import tables_pay
+from toytf.process import cpu_threads
 from toytf.task import Batch
 from toytf.training.gradients import accumulate_gradients
 
@@ -100,4 +101,21 @@ def test_chunks_ask_at_scored_positions_and_hold_them_all() -> None:
 
 def test_chunks_of_scored_positions_are_small() -> None:
     model = parts_of()[0]
-    assert scored_chunk_size(model) == min(SIMILAR, SCORED // (12 * 40)) == 16
+    assert small_chunk_size(model) == min(SIMILAR, SCORED // (12 * 40)) == 16
+
+
+def test_chunks_side_by_side_have_the_same_gradients_and_the_same_bits_every_time() -> None:
+    expected = gradients_of(parts_of(loss="in_context", chunk=2))
+    with cpu_threads(2):
+        found = [gradients_of(parts_of(loss="in_context", chunk=2)) for _ in range(3)]
+        assert torch.get_num_threads() == 2
+    assert_equal(found[0], expected)
+    for other in found[1:]:
+        assert all(value is None or torch.equal(value, other[name]) for name, value in found[0].items())
+
+
+def test_a_mistake_in_one_of_several_threads_is_told() -> None:
+    model, task, batch, config = parts_of(loss="in_context", chunk=2)
+    wrong = replace(batch, targets=batch.targets + 1000)
+    with cpu_threads(2), pytest.raises((RuntimeError, IndexError)):
+        accumulate_gradients(model, task, wrong, config)

@@ -99,8 +99,11 @@ class ExperimentConfig(Plugin):
         """The memory that the run takes, as far as it can be told before it is built."""
         return []
 
-    def resolved(self) -> Self:
-        """The same config with what depends on the machine filled in: what config.yaml of a run holds."""
+    def resolved(self, before: "ExperimentConfig | None" = None) -> Self:
+        """The same config with what is left open filled in: what config.yaml of a run holds.
+
+        before: the config of the run that goes on, if there is one.
+        """
         return self
 
 

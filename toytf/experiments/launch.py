@@ -4,6 +4,7 @@ import contextlib
 import errno
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reaso
 from toytf.runs import Run
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin, add_start, origin_of
+from toytf.timing import timed
 
 
 def default_directory(source: Path | str | dict[str, Any], config: ExperimentConfig) -> Path:
@@ -40,21 +42,37 @@ def run(
     With `resume`, a run that is finished is returned as it is, and one that is not goes on. With `force`, also a run
     that seems to need more memory than there is.
     """
+    began = time.perf_counter()
     config = load_config(source, overrides)
     origin = origin_of(source, overrides, out=out, resume=resume, force=force)
     if out is None and resume and isinstance(source, str | Path) and lies_in_run(Path(source)):
         out = Path(source).parent
     directory = Path(out) if out is not None else default_directory(source, config)
-    return run_config(config, directory, resume=resume, force=force, origin=origin)
+    return run_config(config, directory, resume=resume, force=force, origin=origin, began=began)
 
 
 def run_config(
-    config: ExperimentConfig, directory: Path, *, resume: bool, force: bool = False, origin: Origin | None = None
+    config: ExperimentConfig,
+    directory: Path,
+    *,
+    resume: bool,
+    force: bool = False,
+    origin: Origin | None = None,
+    began: float | None = None,
 ) -> Run:
-    """Run a validated config in a directory; its provenance will tell the origin."""
+    """Run a validated config in a directory; its provenance will tell the origin.
+
+    began: when it was asked for, by `time.perf_counter()`.
+    """
+    with timed(began):
+        return _run_config(config, directory, resume=resume, force=force, origin=origin or Origin())
+
+
+def _run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force: bool, origin: Origin) -> Run:
     with _undisturbed():
         work = implementation(config)  # imports torch and all else that takes long
-    config = config.resolved()
+    known = Run(directory)
+    config = config.resolved(known.config if resume and known.config_file.exists() else None)
     experiment = work(config)
     if resume and Run(directory).finished and Run(directory).config_file.exists():
         return Run.start(directory, config, resume=True)
@@ -65,7 +83,7 @@ def run_config(
         started = Run.start(directory, config, resume=resume)
         if not started.finished:
             try:
-                add_start(directory, origin or Origin(), getattr(config, "device", None))
+                add_start(directory, origin, getattr(config, "device", None))
                 experiment.run(started)
             except Exception as error:
                 if is_new and not isinstance(error, Interrupted):

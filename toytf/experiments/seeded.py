@@ -1,6 +1,6 @@
 """What the configs of experiments share."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -16,12 +16,27 @@ class SeededConfig(ExperimentConfig):
     """The experiment runs once with each; the summary has the mean and standard deviation over seeds."""
     device: str = "auto"
     """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
-    threads: Annotated[int, Field(ge=1, le=1024)] = 2
-    """CPU threads; part of the config because the last bits of a sum depend on it."""
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
+    """CPU threads. auto: two if the experiment is large enough for them to pay, else one; it depends on nothing but the
+    config, and config.yaml of the run has the number, because the last bits of a sum depend on it."""
     logging: LoggingConfig = LoggingConfig()
 
-    def resolved(self) -> Self:
-        """With `device: auto` replaced by the device that it means here."""
+    @property
+    def n_threads(self) -> int:
+        """CPU threads as a number."""
+        return self.worth_threads if self.threads == "auto" else self.threads
+
+    @property
+    def worth_threads(self) -> int:
+        """The CPU threads that pay, from the sizes in the config alone."""
+        return 1
+
+    def resolved(self, before: ExperimentConfig | None = None) -> Self:
+        """With `device: auto` replaced by the device that it means here, and `threads: auto` by a number.
+
+        before: the config of the run that goes on; its number of threads is kept.
+        """
         from toytf.build import pick_device
 
-        return self.model_copy(update={"device": str(pick_device(self.device))})
+        known = before if self.threads == "auto" and isinstance(before, SeededConfig) else self
+        return self.model_copy(update={"device": str(pick_device(self.device)), "threads": known.n_threads})

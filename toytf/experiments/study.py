@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from toytf.errors import Interrupted, UserError, shortened
 from toytf.experiments.experiment import Experiment
-from toytf.experiments.process import cpu_threads
 from toytf.measurement import (
     KINDS,
     Group,
@@ -38,6 +37,7 @@ from toytf.measurement import (
     is_reference,
     plain_scalar,
 )
+from toytf.process import cpu_threads
 from toytf.report.page import write_report_at_the_end
 from toytf.report.story import Story, first_row
 from toytf.report.terminal import CaseLine
@@ -135,7 +135,7 @@ class Study(Experiment, Generic[C]):
         if len(set(labels)) < len(labels):
             raise UserError(f"{max(labels, key=labels.count)} is the name of two cases: give each its own")
         before = self._before(metrics.rows, metrics.columns)
-        with CaseLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.threads):
+        with CaseLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.n_threads):
             for case, name in zip(cases, labels, strict=True):
                 line.begin(name)
                 started = time.perf_counter()
@@ -145,7 +145,7 @@ class Study(Experiment, Generic[C]):
                     raise Interrupted(f"stopped before {name} was done; to continue: {run.resume_command}") from None
                 except UserError as error:
                     raise UserError(f"{name}: {error}") from None
-                run.add_seconds(name, time.perf_counter() - started)
+                run.add_seconds({name: time.perf_counter() - started})
                 line.done()
         self._conclude(metrics)
         metrics.close()

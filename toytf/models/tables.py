@@ -9,7 +9,9 @@ few too: the last layer, with pattern A, is read out as x U + A x W_OV U. It nee
 asked.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -76,13 +78,14 @@ class Tables:
     def send_back(self, leaves: "Tables") -> None:
         """Pass the gradients that have come to the leaves on to the weights."""
         reached = [
-            (table, leaf.grad) for table, leaf in zip(self._all, leaves._all, strict=True) if leaf.grad is not None
+            (table, leaf.grad) for table, leaf in zip(self.all, leaves.all, strict=True) if leaf.grad is not None
         ]
         if reached:
             torch.autograd.backward([table for table, _ in reached], [grad for _, grad in reached])
 
     @property
-    def _all(self) -> list[Tensor]:
+    def all(self) -> list[Tensor]:
+        """Every table, in a fixed order."""
         by_head = [table for heads in (self.scores, self.values, self.last) for head in heads for table in head]
         return [*self.direct, *by_head, *([] if self.U is None else [self.U])]
 
@@ -114,36 +117,61 @@ def table_forward(
     tokens: Int[Tensor, "batch position"],
     asked: Int[Tensor, "batch query"] | None = None,
     tables: Tables | None = None,
+    keep: Callable[[int, Tensor], object] | None = None,
 ) -> Float[Tensor, "batch query output"]:
-    """The logits of `model(tokens)`, by tables, at all positions or at those that are asked."""
+    """The logits of `model(tokens)`, by tables, at all positions or at those that are asked.
+
+    keep: is given every layer with the pattern of each of its heads.
+    """
     blocks: list[Block] = list(model.blocks)  # type: ignore[arg-type]
     tables = Tables.of(model) if tables is None else tables
+    kept = [None if keep is None else partial(keep, layer) for layer in range(len(blocks))]
     T, U, W_U = tokens.shape[1], tables.U, model.unembed.W_U
 
-    def look_up(pair: list[Tensor]) -> Float[Tensor, "batch position m"]:
+    def look_up(pair: list[Tensor]) -> Tensor:
         return embedding(tokens, pair[0]) + pair[1][:T]
 
     start = look_up(tables.direct)
     x = blocks[0].attn.skip(start)
     for (tt, tp, pt, pp), values in zip(tables.scores, tables.values, strict=True):
-        x = table_attention(tokens, (tt, tp[:, :T], pt[:T], pp[:T, :T]), look_up(values), x)
+        x = table_attention(tokens, (tt, tp[:, :T], pt[:T], pp[:T, :T]), look_up(values), x, keep=kept[0])
     assert x is not None
     if len(blocks) == 1:
         return _at(x if U is not None else blocks[0].finish(start, x) @ W_U, asked)
     x = blocks[0].finish(start, x)
-    for block in blocks[1:-1]:
-        x = block(x, no_hook)
+    for layer, block in enumerate(blocks[1:-1], 1):
+        x = block(x, no_hook if keep is None else partial(_keep_pattern, keep, layer))
     x_asked, end = _at(x, asked), blocks[-1]
     found = end.attn.skip(x_asked if U is None else x_asked @ U)
     for W_KQ, W_OV in tables.last:
         query = x_asked @ W_KQ
         if _few(x_asked.shape[1], T, *W_OV.shape):
-            read = stream_attention(query, x, x, None, asked) @ W_OV
+            read = stream_attention(query, x, x, None, asked, keep=kept[-1]) @ W_OV
             found = read if found is None else found + read
         else:
-            found = stream_attention(query, x, x @ W_OV, found, asked)
+            found = stream_attention(query, x, x @ W_OV, found, asked, keep=kept[-1])
     assert found is not None
     return found if U is not None else end.finish(x_asked, found) @ W_U
+
+
+def observe(
+    model: ToyTransformer, tokens: Int[Tensor, "batch position"], chunk: int
+) -> tuple[Float[Tensor, "batch position output"], list[Float[Tensor, "batch head position position"]]]:
+    """Logits at all positions and the attention patterns of every layer, by one forward of so many sequences a time."""
+    layers = range(model.config.n_layers)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    tables = Tables.of(model) if tables_pay(model) else None
+    logits, patterns = [], []
+    for part in torch.split(tokens, chunk):
+        if tables is None:
+            found, seen = model.observe(part, *names)
+            patterns.append([seen[name] for name in names])
+        else:
+            heads: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+            found = table_forward(model, part, tables=tables, keep=partial(_collect, heads))
+            patterns.append([torch.stack(heads[layer], 1) for layer in layers])
+        logits.append(found)
+    return torch.cat(logits), [torch.cat(layer) for layer in zip(*patterns, strict=True)]
 
 
 def tables_pay(model: ToyTransformer) -> bool:
@@ -155,6 +183,18 @@ def tables_pay(model: ToyTransformer) -> bool:
     few = attention.n_heads * max(len(model.embed.W_E), model.unembed.W_U.shape[1]) <= config.d_model
     wide = attention.kq == attention.ov == "joint" or 2 * config.d_head >= config.d_model
     return "tables" in model.fast_paths and few and wide
+
+
+def _collect(heads: dict[int, list[Tensor]], layer: int, pattern: Tensor) -> None:
+    heads[layer].append(pattern)
+
+
+def _keep_pattern(keep: Callable[[int, Tensor], object], layer: int, name: str, value: Tensor) -> Tensor:
+    """A hook of a whole layer."""
+    if name == "attn.hook_pattern":
+        for pattern in value.unbind(1):
+            keep(layer, pattern)
+    return value
 
 
 def _few(queries: int, keys: int, d: int, m: int) -> bool:

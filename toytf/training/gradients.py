@@ -1,13 +1,14 @@
 """The loss of a training step and its gradients, chunk by chunk."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from toytf.chunks import chunk_size, chunks, scored_chunk_size, scored_chunks
+from toytf.chunks import chunk_size, chunks, scored_chunks, small_chunk_size
 from toytf.evaluation import plain_forward, token_loss
 from toytf.models.reading import free_to_read
 from toytf.models.tables import Tables, fast_forward, tables_pay
@@ -18,19 +19,56 @@ from toytf.training.config import TrainConfig
 
 def accumulate_gradients(model: ToyTransformer, task: Task, batch: Batch, config: TrainConfig) -> Float[Tensor, ""]:
     """Add the gradients of the mean cross-entropy over the positions of the role `config.loss`; return that mean."""
-    role, total = config.loss, torch.zeros((), device=model.device)
+    role, fast = config.loss, config.forward == "fast"
     n = batch.roles[role].sum().clamp(min=1)
-    fast = config.forward == "fast"
     with _shared_tables(model, fast) as tables:
-        for part, asked in _parts(model, task, batch, config, by_tables=tables is not None):
+
+        def loss_of(part: Batch, asked: Tensor | None) -> Tensor:
             if fast:
                 logits = fast_forward(model, part.tokens, part.last, asked=asked, tables=tables)
             else:
                 logits = plain_forward(model, part.tokens, part.last)
             answers = task.answers(role, part) if asked is None else None
-            loss = (token_loss(logits, part, answers) * part.roles[role]).sum() / n
+            return (token_loss(logits, part, answers) * part.roles[role]).sum() / n
+
+        parts = [*_parts(model, task, batch, config, by_tables=tables is not None)]
+        threads = torch.get_num_threads() if free_to_read(batch.tokens) else 1
+        if threads > 1 and len(parts) >= threads:
+            weights = [weight for weight in model.parameters() if weight.requires_grad]
+            leaves = weights + ([] if tables is None else [table for table in tables.all if table.requires_grad])
+            return _side_by_side(loss_of, parts, leaves, threads)
+        total = torch.zeros((), device=model.device)
+        for part, asked in parts:
+            loss = loss_of(part, asked)
             loss.backward()  # type: ignore[no-untyped-call]
             total = total + loss.detach()
+        return total
+
+
+def _side_by_side(
+    loss_of: Callable[[Batch, Tensor | None], Tensor],
+    parts: Sequence[tuple[Batch, Tensor | None]],
+    leaves: Sequence[Tensor],
+    threads: int,
+) -> Float[Tensor, ""]:
+    """The same with whole chunks side by side, each on one thread.
+
+    Threads then wait for each other once a step, not in every operation; if another process takes a core, the others
+    take more of the chunks. Gradients are added up in the order of the chunks, so that bits depend on no timing.
+    """
+
+    def gradients_of(part: tuple[Batch, Tensor | None]) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        with torch.enable_grad():
+            loss = loss_of(*part)
+        return loss.detach(), torch.autograd.grad(loss, leaves, allow_unused=True)
+
+    total = torch.zeros(())
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for loss, gradients in pool.map(gradients_of, parts):
+            total = total + loss
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                if gradient is not None:
+                    leaf.grad = gradient if leaf.grad is None else leaf.grad.add_(gradient)
     return total
 
 
@@ -52,7 +90,7 @@ def _parts(
     """The chunks of a batch; if only some positions are asked in one, also which."""
     everywhere = batch.last == batch.tokens.shape[1]
     if by_tables and everywhere and free_to_read(batch.tokens) and task.answers(config.loss, batch.part(0, 1)) is None:
-        yield from scored_chunks(batch, config.loss, config.chunk or scored_chunk_size(model))
+        yield from scored_chunks(batch, config.loss, config.chunk or small_chunk_size(model))
     else:
         for part in chunks(batch, config.chunk or chunk_size(model, batch.last)):
             yield part, None

@@ -12,6 +12,7 @@ from toytf.measurement import Group, Measurement, as_row
 from toytf.runs.checkpoints import CheckpointStore, Progress
 from toytf.runs.rows import MetricsFile, Row
 from toytf.stopping import stop_asked, undisturbed
+from toytf.timing import spent_on
 from toytf.training.config import TrainConfig
 from toytf.training.freezing import freeze, trainable_ever
 from toytf.training.learner import Evaluation, Learner, build_optimizer
@@ -87,12 +88,14 @@ def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics
     metrics.forget(store.seed, after=-1 if latest is None else latest)
     watch.stepped(trainer.step)
 
+    @spent_on("checkpoints")
     def save() -> None:
         _check_finite(learner, store, trainer.step)
         rows = len(metrics.of(store.seed))
         progress = Progress(trainer.step, rows, trainer.loss_sum, trainer.loss_count)
         store.save(learner.parameters, trainer.optimizer, progress)
 
+    @spent_on("evaluation")
     def evaluate() -> None:
         watch.evaluating()
         with undisturbed():  # its row belongs to the checkpoint that a Ctrl-C asks for

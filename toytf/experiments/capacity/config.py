@@ -54,6 +54,11 @@ class CapacityConfig(SeededConfig):
     """A margin below this counts as zero, in standard deviations of a score of whitened vectors."""
     trained: TrainedRulesConfig = TrainedRulesConfig()
 
+    @property
+    def worth_threads(self) -> int:
+        """Two: the solver uses them where the matrices of a case are large."""
+        return 2
+
     @model_validator(mode="after")
     def _rules_fit(self) -> "CapacityConfig":
         for d in self.dimensions:

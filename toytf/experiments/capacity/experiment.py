@@ -14,7 +14,6 @@ from toytf import theory
 from toytf.errors import UserError
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.pairs import Size, sides
-from toytf.experiments.process import cpu_threads
 from toytf.experiments.study import Found, Study, factors
 from toytf.figures import scaling_curves, series
 from toytf.fits import power_law
@@ -25,6 +24,7 @@ from toytf.memory.rules import RULES
 from toytf.memory.search import Bracket, bisect, half_point, run_together
 from toytf.memory.solver import Status, decide
 from toytf.memory.stream import AssociationStream
+from toytf.process import cpu_threads
 from toytf.randomness import generator
 from toytf.report.story import told
 from toytf.runs import Run
@@ -206,7 +206,7 @@ class Capacity(Study[CapacityCase]):
         """Search the capacity of a case in several seeds."""
         predicted = predicted_capacity(self.config, case)
         guess = _first_guess(self.config, case) if predicted is None else predicted
-        with cpu_threads(self.config.threads if guess**2 * case.d_out > WORTH_TWO_THREADS else 1):
+        with cpu_threads(self.config.n_threads if guess**2 * case.d_out > WORTH_TWO_THREADS else 1):
             if RULES[case.rule].search == "one_shot":
                 return {seed: _half_point(self.config, case, seed, guess) for seed in seeds}
             return _search(self.config, case, seeds, guess)

@@ -14,6 +14,7 @@ from toytf.experiments.seeded import SeededConfig
 from toytf.models.config import ModelConfig
 from toytf.training.config import TrainConfig
 from toytf.training.footprint import training_needs
+from toytf.training.threads import threads_for
 
 
 class TrainExperimentConfig(SeededConfig):
@@ -77,6 +78,12 @@ class TrainExperimentConfig(SeededConfig):
             on_cpu = self.device.startswith("cpu")
             needs += training_needs(self.train, self.model, sizes, on_cpu=on_cpu, observed=observed)
         return needs
+
+    @property
+    def worth_threads(self) -> int:
+        """Two if a training step is large, as far as the task tells its sizes."""
+        sizes = self.task.sizes()
+        return 1 if sizes is None else threads_for(self.train, self.model, sizes)
 
     @property
     def evaluation_tasks(self) -> dict[str, TaskConfig]:

@@ -1,18 +1,17 @@
 """The experiment `train`: every seed from config to summary and page."""
 
 import shlex
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
 from toytf.errors import Interrupted
 from toytf.experiments.experiment import Experiment
-from toytf.experiments.process import cpu_threads
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import probe_figures, training_figures
 from toytf.experiments.train.story import lasting_onsets, training_findings
 from toytf.measurement import Measurement
+from toytf.process import cpu_threads
 from toytf.report.page import write_report_at_the_end
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
@@ -20,6 +19,7 @@ from toytf.runs.checkpoints import CheckpointStore
 from toytf.runs.rows import MetricsFile, Row
 from toytf.runs.tracking import WandbMirror
 from toytf.stopping import stop_asked, stop_on_interrupt
+from toytf.timing import spent_on, taken
 from toytf.training.freezing import trainable_ever
 from toytf.training.learner import Evaluation, SeedLearner
 from toytf.training.loop import Watch, check_rows, train
@@ -32,9 +32,13 @@ class Training(Experiment):
 
     def run(self, run: Run) -> None:
         """Train, and write what was found."""
-        with cpu_threads(self.config.threads):
-            self._train_seeds(run)
-        write_report_at_the_end(run)
+        try:
+            with cpu_threads(self.config.n_threads):
+                self._train_seeds(run)
+            run.add_seconds(taken())  # the page tells them
+            write_report_at_the_end(run)
+        finally:
+            run.add_seconds(taken())
         run.finish()
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
@@ -85,9 +89,11 @@ class Training(Experiment):
     ) -> None:
         config, seed = self.config, learner.seed
         line.begin(seed)
-        started = time.perf_counter()
         try:
-            with WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror:
+            with (
+                spent_on("steps"),
+                WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror,
+            ):
 
                 def measured(row: Row, found: Sequence[Measurement]) -> None:
                     line.measured(found)
@@ -97,8 +103,6 @@ class Training(Experiment):
                 train(learner, config.train, store, metrics, watch)
         except Interrupted as stopped:
             raise Interrupted(f"{stopped}; to continue: {run.resume_command}") from None
-        finally:
-            run.add_seconds(f"seed{seed}/train_seconds", time.perf_counter() - started)
 
     def _keep(self, run: Run, evaluation: Evaluation) -> None:
         """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
