@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.config import HeadsProbeConfig
-from probes.observed import observed
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline, Measurement, Quantity
 from toytf.models.transformer import ToyTransformer
+from toytf.observed import observed
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 

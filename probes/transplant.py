@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from probes.config import TransplantProbeConfig
-from probes.observed import at_goal
 from toytf.errors import UserError, nearest
-from toytf.evaluation import goal_metrics
+from toytf.evaluation import at_goal, goal_metrics
 from toytf.grafts import Graft
 from toytf.measurement import Group, Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer

@@ -17,9 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.config import TruncationProbeConfig
-from probes.observed import at_goal
 from toytf.errors import UserError, nearest
-from toytf.evaluation import goal_metrics
+from toytf.evaluation import at_goal, goal_metrics
 from toytf.measurement import Group, Headline, Measurement, Reference, Scalar
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult

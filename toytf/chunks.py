@@ -25,8 +25,8 @@ def chunk_size(model: ToyTransformer, last: int) -> int | None:
     return cached_chunk(model.config, model.n_positions, last) if model.device.type == "cpu" else None
 
 
-def scored_chunk_size(model: ToyTransformer) -> int:
-    """How many sequences a chunk of `scored_chunks` has by default."""
+def small_chunk_size(model: ToyTransformer) -> int:
+    """How many sequences a chunk has whose activations stay near a CPU core, or that is asked at few positions."""
     T = model.n_positions
     return max(1, min(SIMILAR, SCORED // (T * max(T, model.config.d_model))))
 

@@ -13,8 +13,11 @@ from toytf.measurement import Measurement, Quantity, Reference
 from toytf.models.cross_entropy import cross_entropy
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe, ProbeResult, sharing
+from toytf.observed import observed
+from toytf.probe import Probe, ProbeResult
+from toytf.sharing import at_hand, shared, sharing
 from toytf.task import EVAL, Answers, Batch, Task
+from toytf.timing import spent_on
 
 Forward = Callable[[ToyTransformer, Tensor, int], Tensor]
 """From a model, tokens [b t] and a number of positions to the logits at the last of them, [b last output]."""
@@ -83,8 +86,10 @@ def role_metrics(
     if size is not None:
         size = min(size, max(1, LOGITS // (batch.last * model.unembed.W_U.shape[1])))
     totals = torch.zeros(len(batch.roles), 3, device=model.device)
+    seen = at_hand(observed, model, batch) if forward is fast_forward else None
+    logits = None if seen is None else iter(torch.split(seen.logits[:, -batch.last :], size or len(batch.tokens)))
     for part in chunks(batch, size):
-        totals += _by_role(forward(model, part.tokens, part.last), part, task)
+        totals += _by_role(forward(model, part.tokens, part.last) if logits is None else next(logits), part, task)
     means = totals / totals[:, 2:].clamp(min=1)
     known = {} if task is None else task.references()
     group = EVAL if task is None else replace(EVAL, headline=task.headline, meanings=task.role_meanings)
@@ -131,7 +136,16 @@ def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, f
     return {name: float(role_mean(value, role)) for name, value in values.items()}
 
 
+@shared
+def at_goal(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, float]:
+    """`goal_metrics` of the model as it is, which a changed one is compared with."""
+    return goal_metrics(model, task, batch)
+
+
 def _logits(model: ToyTransformer, batch: Batch) -> Float[Tensor, "b t output"]:
+    seen = at_hand(observed, model, batch)
+    if seen is not None:
+        return seen.logits[:, -batch.last :]
     parts = chunks(batch, chunk_size(model, batch.last))
     return torch.cat([fast_forward(model, part.tokens, part.last) for part in parts])
 
@@ -151,12 +165,13 @@ def measure(
     """
     results: dict[str, ProbeResult] = {}
     with sharing():
-        for probe in probes:
-            found: object = (probe.glance if glance else probe)(model, task, batch)
-            if not isinstance(found, ProbeResult):
-                raise UserError(
-                    f'probe "{probe.config.kind}" returned a {type(found).__name__}, expected a ProbeResult'
-                )
-            results[probe.config.kind] = found
-    measured = [*role_metrics(model, batch, forward, task), *task.statistics(batch)]
+        with spent_on("probes"):
+            for probe in probes:
+                found: object = (probe.glance if glance else probe)(model, task, batch)
+                if not isinstance(found, ProbeResult):
+                    raise UserError(
+                        f'probe "{probe.config.kind}" returned a {type(found).__name__}, expected a ProbeResult'
+                    )
+                results[probe.config.kind] = found
+        measured = [*role_metrics(model, batch, forward, task), *task.statistics(batch)]
     return [*measured, *(found for result in results.values() for found in result.measurements)], results

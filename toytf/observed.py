@@ -1,16 +1,16 @@
-"""One forward of a model for all probes that look at it."""
+"""One forward of a model for all that look at it in an evaluation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toytf.evaluation import goal_metrics
+from toytf.chunks import small_chunk_size
+from toytf.models.tables import observe
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import shared
-from toytf.task import Batch, Task
+from toytf.sharing import shared
+from toytf.task import Batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +25,6 @@ class Observed:
 @shared
 @torch.no_grad()
 def observed(model: ToyTransformer, batch: Batch) -> Observed:
-    """Logits and attention patterns, by one forward at all positions."""
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
-    logits, seen = model.observe(batch.tokens, *names)
-    return Observed(logits, tuple(seen[name] for name in names))
-
-
-@shared
-def at_goal(model: ToyTransformer, task: Task, batch: Batch) -> Mapping[str, float]:
-    """`goal_metrics` of the model as it is, which a changed one is compared with."""
-    return goal_metrics(model, task, batch)
+    """Logits and attention patterns at all positions, by one forward of each chunk."""
+    logits, patterns = observe(model, batch.tokens, small_chunk_size(model))
+    return Observed(logits, tuple(patterns))

@@ -41,13 +41,23 @@ def shared(function: Callable[P, T]) -> Callable[P, T]:
         found = _found.get()
         if found is None:
             return function(*args, **kwargs)
-        key = (function, *map(_as_it_is, args), *((name, _as_it_is(kwargs[name])) for name in sorted(kwargs)))
+        key = _key(function, args, kwargs)
         if key not in found:
             found[key] = function(*args, **kwargs)
         value: T = found[key]
         return value
 
     return once
+
+
+def at_hand(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What a `shared` function has returned for these arguments in this evaluation; None if nobody has called it."""
+    found = _found.get() or {}
+    return found.get(_key(function.__wrapped__, args, kwargs))  # type: ignore[attr-defined]
+
+
+def _key(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    return (function, *map(_as_it_is, args), *((name, _as_it_is(kwargs[name])) for name in sorted(kwargs)))
 
 
 def _as_it_is(argument: object) -> object:

@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.bigram.config import NoiseProbeConfig
-from probes.observed import observed
 from tasks.bigram.reading import followed
 from toytf.holder import memories
 from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
+from toytf.observed import observed
 from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 

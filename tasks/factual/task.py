@@ -20,7 +20,7 @@ With `last: relation` there is no end token, and the relation is at the last pos
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,17 +127,15 @@ class FactualTask(Task):
         n, T, free = len(facts), self.n_positions, self.n_positions - 1
         subject, relation = self.pairs[facts].unbind(1)
 
-        def place(n_places: int) -> Int[Tensor, "n 1"]:
-            return torch.randint(n_places, (n, 1), generator=generator, device=self.device)
-
-        tokens = torch.randint(max(1, len(self.noise)), (n, T), generator=generator, device=self.device)
-        tokens += len(self.subjects) + len(self.relations)
-        at = place(free)
+        first = len(self.subjects) + len(self.relations)
+        draw = partial(torch.randint, generator=generator, device=self.device)
+        tokens = draw(first, first + max(1, len(self.noise)), (n, T))
+        at = draw(free, (n, 1))
         tokens.scatter_(1, at, subject[:, None])
         if self.end is None:
             tokens[:, -1] = relation + len(self.subjects)
         else:
-            other = place(free - 1)
+            other = draw(free - 1, (n, 1))
             other += other >= at
             tokens.scatter_(1, other, relation[:, None] + len(self.subjects))
             tokens[:, -1] = self.end

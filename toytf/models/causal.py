@@ -5,6 +5,7 @@ are slices of larger tensors; autograd would surround the gradient of each slice
 down here. Other devices, compilers and `torch.func` take the whole square, in the usual operations.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,9 @@ from torch.nn.functional import embedding
 
 from toytf.models.reading import free_to_read
 
+Keep = Callable[[Tensor], object]
+"""What is given an attention pattern, [batch query key]."""
+
 BLOCK = 64
 """Queries of a block. Smaller ones meet fewer keys in vain, but there are more of them."""
 
@@ -24,18 +28,21 @@ def table_attention(
     scores: tuple[Tensor, Tensor, Tensor, Tensor],
     values: Float[Tensor, "batch position m"],
     skip: Float[Tensor, "batch position m"] | None,
+    *,
+    keep: Keep | None = None,
 ) -> Float[Tensor, "batch position m"]:
     """Attention whose scores are looked up, S[t, s] = tt[z_t, z_s] + tp[z_t, s] + pt[t, z_s] + pp[t, s].
 
     scores: these four tables, [token token], [token position], [position token] and [position position].
+    keep: is given the pattern softmax(S), if that is wanted.
     """
     tt, tp, pt, pp = scores
     of_tokens = embedding(tokens, tt) + pt
     """By the token of the key, [batch query token]."""
-    if free_to_read(tokens):
+    if keep is None and free_to_read(tokens):
         return cast(Tensor, _TableAttention.apply(tokens, of_tokens, tp, pp, values, skip))  # type: ignore[no-untyped-call]
     S = of_tokens @ _indicator(tokens, tt).mT + embedding(tokens, tp) + pp + _future(pp)
-    return _added(skip, S.softmax(-1) @ values)
+    return _weighed(S, values, skip, keep)
 
 
 def stream_attention(
@@ -44,13 +51,15 @@ def stream_attention(
     values: Float[Tensor, "batch position m"],
     skip: Float[Tensor, "batch query m"] | None,
     asked: Int[Tensor, "batch query"] | None = None,
+    *,
+    keep: Keep | None = None,
 ) -> Float[Tensor, "batch query m"]:
     """Attention of queries at the positions that are asked, or at all of them, S[t, s] = q_t · k_s."""
-    if free_to_read(key):
+    if keep is None and free_to_read(key):
         return cast(Tensor, _StreamAttention.apply(query, key, values, skip, asked))  # type: ignore[no-untyped-call]
     future = _future(key.new_zeros(key.shape[1], key.shape[1]))
     S = query @ key.mT + (future if asked is None else future[asked])
-    return _added(skip, S.softmax(-1) @ values)
+    return _weighed(S, values, skip, keep)
 
 
 class _TableAttention(torch.autograd.Function):
@@ -163,5 +172,14 @@ def _future(like: Float[Tensor, "position position"]) -> Float[Tensor, "position
     return torch.full_like(like, -torch.inf).triu(1)
 
 
-def _added(skip: Tensor | None, found: Tensor) -> Tensor:
-    return found if skip is None else skip + found
+def _weighed(
+    S: Float[Tensor, "batch query key"],
+    values: Float[Tensor, "batch key m"],
+    skip: Float[Tensor, "batch query m"] | None,
+    keep: Keep | None,
+) -> Float[Tensor, "batch query m"]:
+    """skip + softmax(S) v, on the whole square."""
+    pattern = S.softmax(-1)
+    if keep is not None:
+        keep(pattern)
+    return pattern @ values if skip is None else torch.baddbmm(skip, pattern, values)

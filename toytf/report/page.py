@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from toytf.errors import ToytfError, UserError, shortened
 from toytf.files import write_atomic
 from toytf.measurement import reference_name
+from toytf.process import cpu_threads
 from toytf.report.comparison import Comparison
 from toytf.report.drawing.svg import shown
 from toytf.report.frames import FRAMES, Frame, Store, frames_of
@@ -26,6 +27,7 @@ from toytf.report.still import still
 from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
 from toytf.runs import Run, TrainedRun
+from toytf.timing import spent_on
 from toytf.words import counted, listed
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ NO_MODEL: dict[str, Any] = dict.fromkeys(("task", "experiment", "model", "exampl
 
 def write_report(run: Run) -> None:
     """Write report.html into the run directory, and each figure as plotly JSON into figures/."""
-    with run.read_once():
+    with cpu_threads(1), run.read_once():  # many small pictures
         figures = run_figures(run)
         for name, figure in figures.items():
             run.write_figure(name, figure)
@@ -57,7 +59,8 @@ def write_report(run: Run) -> None:
 def write_report_at_the_end(run: Run) -> None:
     """The same after a run that is done: a mistake in a picture, perhaps of somebody's task, costs only the page."""
     try:
-        write_report(run)
+        with spent_on("page"):
+            write_report(run)
     except (ToytfError, OSError, MemoryError):
         raise
     except Exception as error:

@@ -1,6 +1,5 @@
 """What a page says of a run before its results: what was learned, by which model, and where the run comes from."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -107,8 +106,4 @@ def provenance_of(run: "Run") -> Iterator[tuple[str, str]]:
 
 def _seconds(run: "Run") -> float | None:
     """The sum of timing.json, if it can be read: a remark, not a record."""
-    try:
-        timing = json.loads((run.directory / "timing.json").read_bytes())
-        return float(sum(timing.values()))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
+    return sum(run.timing.values()) if run.timing else None

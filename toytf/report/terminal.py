@@ -25,6 +25,7 @@ from toytf.measurement import Measurement, Quantity
 from toytf.report.headlines import short_table
 from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
+from toytf.timing import told
 from toytf.words import counted
 
 if TYPE_CHECKING:
@@ -168,6 +169,9 @@ def print_end(run: "Run", *, verbose: bool) -> None:
         if others:
             print(f"{counted(others, 'more metric')}: on the page, or with --verbose")  # noqa: T201
     print()  # noqa: T201
+    spent = told(run.timing or {})
+    if spent:
+        print(f"time: {spent}")  # noqa: T201
     print(f"page: {run.report_file}")  # noqa: T201
     print(f"next: {story.next_step}")  # noqa: T201
     print(run.directory)  # noqa: T201

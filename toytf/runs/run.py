@@ -5,7 +5,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
@@ -334,16 +334,26 @@ class Run:
         except (ValueError, TypeError, RecursionError):
             raise UserError(f"{path} is not a figure: {mend}") from None
 
-    def add_seconds(self, name: str, seconds: float) -> None:
-        """Add to a time in timing.json: the parts of a run that was resumed sum up."""
-        path = self.directory / "timing.json"
+    def add_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Add to the times in timing.json: those of a run that was resumed sum up."""
+        timing = self.timing
+        if timing is None:
+            sys.stderr.write(f"toytf: {self._timing_file} was damaged: earlier timings of this run are lost\n")
+            timing = {}
+        write_atomic(self._timing_file, _as_json(timing | {k: timing.get(k, 0.0) + s for k, s in seconds.items()}))
+
+    @property
+    def timing(self) -> dict[str, float] | None:
+        """Seconds by part or by case, none if nothing was timed; None if the file is damaged."""
         try:
-            timing = json.loads(path.read_bytes()) if path.exists() else {}
-            total = timing.get(name, 0.0) + seconds
-        except (ValueError, RecursionError, AttributeError, TypeError):
-            sys.stderr.write(f"toytf: {path} was damaged: the timings of earlier parts of this run are lost\n")
-            timing, total = {}, seconds
-        write_atomic(path, _as_json(timing | {name: total}))
+            timing = json.loads(self._timing_file.read_bytes()) if self._timing_file.exists() else {}
+            return {name: float(seconds) for name, seconds in timing.items()}
+        except (OSError, ValueError, RecursionError, AttributeError, TypeError):
+            return None
+
+    @property
+    def _timing_file(self) -> Path:
+        return self.directory / "timing.json"
 
 
 def _figure_file(name: str) -> str:

@@ -11,6 +11,7 @@ from pydantic import field_validator
 
 from toytf.config.sections import Config
 from toytf.runs.rows import Row
+from toytf.timing import spent_on
 
 
 class LoggingConfig(Config):
@@ -56,10 +57,11 @@ class WandbMirror:
     def _close(self) -> None:
         """Wait until everything is sent."""
         if self._thread is not None:
-            self._rows.put(None)
-            if self._thread.ident is None:
-                self._thread.start()
-            self._thread.join()
+            with spent_on("wandb"):
+                self._rows.put(None)
+                if self._thread.ident is None:
+                    self._thread.start()
+                self._thread.join()
 
     def _send(self, logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> None:
         try:
