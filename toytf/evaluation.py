@@ -10,7 +10,6 @@ from torch import Tensor
 from toytf.chunks import chunk_size, chunks
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Quantity, Reference
-from toytf.models.cross_entropy import cross_entropy
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.observed import observed
@@ -39,7 +38,8 @@ def token_loss(
 ) -> Float[Tensor, "b t"]:
     """Cross-entropy −log p(target) at every position that is asked, or that of a set of answers."""
     if answers is None:
-        return cross_entropy(logits, batch.targets)
+        flat, targets = logits.flatten(0, 1), batch.targets.flatten()
+        return torch.nn.functional.cross_entropy(flat, targets, reduction="none").view_as(batch.targets)
     right, candidates = answers.right, answers.candidates
     of_right = logits.gather(-1, batch.targets[..., None])[..., 0] if right is None else _logsumexp(logits, right)
     return (logits.logsumexp(-1) if candidates is None else _logsumexp(logits, candidates)) - of_right

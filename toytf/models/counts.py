@@ -21,6 +21,7 @@ mean over the batch: then both terms are small, and what cancels is small too. T
 result depends on where values are taken relative to.
 """
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -46,7 +47,15 @@ Measured: about 1 for the product, 16 for the softmax.
 def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch 1 output"]:
     """The logits of `model(tokens, last=1)`, with the same gradients, for one layer without positions and LayerNorm."""
     attn, E, ends = model.attention(0), model.embed.W_E, tokens[:, -1]
-    scores = None if attn.linear else _common_scores(attn, E, ends)
+    simple = _is_simple(model)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not simple):  # the network brings its own gradients
+        scores = None if attn.linear else _common_scores(attn, E, ends)
+    if scores is not None and simple:
+        c, part = _counts(tokens, len(E), scores.dtype), model.feed_forward(0)
+        assert part is not None
+        heads, units = (attn.W_Q, attn.W_K, attn.W_V, attn.W_O), (part.W_in, part.b_in, part.W_out)
+        fixed = (scores, c, E, E[ends[0]] / attn.scale, model.unembed.W_U)
+        return cast(Tensor, _Network.apply(*fixed, *heads, *units))[:, None]  # type: ignore[no-untyped-call]
     if scores is not None:
         c, v = _counts(tokens, len(E), scores.dtype), _heads(E, attn.W_V, attn.n_heads).mT
         z = cast(Tensor, _ByProduct.apply(scores, v.to(scores.dtype), c)).T.to(E.dtype)  # type: ignore[no-untyped-call]
@@ -76,6 +85,15 @@ def counts_pay(model: ToyTransformer, n_positions: int) -> bool:
     return "counts" in model.fast_paths and V * (d_head + WEIGHING) <= n_positions * d * d_head
 
 
+def _is_simple(model: ToyTransformer) -> bool:
+    """Is it the network of Nichani et al.: heads without a residual path, relu units, all vectors frozen?"""
+    attn, part = model.attention(0), model.feed_forward(0)
+    if part is None or part.linear or not part.residual or model.config.feed_forward.reads != "attention":
+        return False
+    frozen = not (model.embed.W_E.requires_grad or model.unembed.W_U.requires_grad)
+    return frozen and attn.W_Q is not None and attn.W_V is not None and not attn.residual
+
+
 def _common_scores(
     attn: Attention, E: Float[Tensor, "token d_model"], ends: Int[Tensor, "batch"]
 ) -> Float[Tensor, "head token"] | None:
@@ -87,43 +105,118 @@ def _common_scores(
         return None
     q = E[ends[0]].expand(attn.n_heads, -1) if attn.W_Q is None else E[ends[0]] @ attn.W_Q  # [head d]
     scores = (attn.W_K @ q[..., None])[..., 0] @ E.T / attn.scale
-    spread = float((scores.detach().amax(1) - scores.detach().amin(1)).max())
+    low, high = scores.detach().aminmax(dim=1)
+    spread = float((high - low).max())
     precise = next((dtype for dtype in (scores.dtype, torch.float64) if spread < SAFE[dtype]), None)
     return None if precise is None else scores.to(precise)
 
 
-class _ByProduct(torch.autograd.Function):
-    """c·(w v) / c·w with w = exp(ℓ − max ℓ), for all heads in one product. The batch comes last: [(head d) batch]."""
+@dataclass(frozen=True, eq=False)
+class _Weighed:
+    """c·(w v) / c·w with w = exp(ℓ − max ℓ), for all heads in one product. The batch comes last, and v is centred."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, scores: Float[Tensor, "head token"], v: Float[Tensor, "head d token"], c: Float[Tensor, "batch token"]
-    ) -> Tensor:
+    w: Float[Tensor, "head 1 token"]
+    v: Float[Tensor, "head d token"]
+    c: Float[Tensor, "batch token"]
+    centre: Float[Tensor, "head d 1"]
+    mean: Float[Tensor, "head d batch"]
+    total: Float[Tensor, "head 1 batch"]
+
+    @classmethod
+    def of(
+        cls, scores: Float[Tensor, "head token"], v: Float[Tensor, "head d token"], c: Float[Tensor, "batch token"]
+    ) -> "_Weighed":
         n_heads, d, n_tokens = v.shape
         w = (scores - scores.amax(1, keepdim=True)).exp_()[:, None]
         on_average = w * c.sum(0)
-        centre = (v @ on_average.mT) / on_average.sum(2, keepdim=True)  # [head d 1]
+        centre = (v @ on_average.mT) / on_average.sum(2, keepdim=True)
         v = v - centre
         table = v.new_empty(n_heads, d + 1, n_tokens)
         torch.mul(v, w, out=table[:, :d])
         table[:, d:] = w
         sums = (table.flatten(0, 1) @ c.T).view(n_heads, d + 1, -1)
-        total = sums[:, d:]
-        z = sums[:, :d] / total
-        ctx.save_for_backward(w, v, c, z, total)
-        return (z + centre).flatten(0, 1)
+        return cls(w, v, c, centre, sums[:, :d] / sums[:, d:], sums[:, d:])
+
+    @property
+    def z(self) -> Float[Tensor, "head_d batch"]:
+        """What the heads have collected."""
+        return (self.mean + self.centre).flatten(0, 1)
+
+    def gradients(self, of_z: Float[Tensor, "head_d batch"]) -> tuple[Tensor, Tensor]:
+        """Those of the scores and of v."""
+        n_heads, d, n_batch = self.mean.shape
+        of_sums = of_z.new_empty(n_heads, d + 1, n_batch)
+        torch.div(of_z.view_as(self.mean), self.total, out=of_sums[:, :d])
+        torch.sum(of_sums[:, :d] * self.mean, 1, out=of_sums[:, d])
+        of_table = (of_sums.flatten(0, 1) @ self.c).view(n_heads, d + 1, -1)
+        of_v = of_table[:, :d]
+        of_scores = self.w * ((self.v * of_v).sum(1, keepdim=True) - of_table[:, d:])
+        return of_scores[:, 0], self.w * of_v
+
+
+class _ByProduct(torch.autograd.Function):
+    """The heads alone, [(head d) batch]."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, v: Tensor, c: Tensor) -> Tensor:
+        ctx.weighed = _Weighed.of(scores, v, c)
+        return cast(Tensor, ctx.weighed.z)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        w, v, c, z, total = ctx.saved_tensors
-        n_heads, d, n_batch = z.shape
-        of_sums = grad.new_empty(n_heads, d + 1, n_batch)
-        torch.div(grad.view_as(z), total, out=of_sums[:, :d])
-        torch.sum(of_sums[:, :d] * z, 1, out=of_sums[:, d])
-        of_table = (of_sums.flatten(0, 1) @ c).view(n_heads, d + 1, -1)
-        of_v = of_table[:, :d]
-        return (w * ((v * of_v).sum(1, keepdim=True) - of_table[:, d:]))[:, 0], w * of_v, None
+        return *ctx.weighed.gradients(grad), None
+
+
+class _Network(torch.autograd.Function):
+    """The heads, relu units beside them and what is read out: (a + relu(a W_in + b_in) W_out) U with a = z W_O.
+
+    scores are those of W_Q and W_K for the query e, which is divided by the scale; they may have more precision than
+    the rest. Token and output vectors are frozen. Nothing is kept, or made, that no gradient needs.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        scores: Tensor,
+        c: Tensor,
+        E: Tensor,
+        e: Tensor,
+        U: Tensor,
+        W_Q: Tensor,
+        W_K: Tensor,
+        W_V: Tensor,
+        W_O: Tensor,
+        W_in: Tensor,
+        b_in: Tensor | None,
+        W_out: Tensor,
+    ) -> Tensor:
+        v = (W_V.mT.flatten(0, 1) @ E.T).view(len(W_V), -1, len(E))
+        weighed = _Weighed.of(scores, v.to(scores.dtype), c)
+        z = weighed.z.to(E.dtype)
+        a = z.T @ W_O.flatten(0, 1)
+        hidden = (a @ W_in if b_in is None else torch.addmm(b_in, a, W_in)).relu_()
+        ctx.save_for_backward(E, e, U, W_Q, W_K, W_O, W_in, W_out, z, a, hidden)
+        ctx.weighed, ctx.has_bias = weighed, b_in is not None
+        return torch.addmm(a, hidden, W_out) @ U
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        E, e, U, W_Q, W_K, W_O, W_in, W_out, z, a, hidden = ctx.saved_tensors
+        of_x = grad @ U.T
+        of_hidden = of_x @ W_out.T
+        torch.ops.aten.threshold_backward.grad_input(of_hidden, hidden, 0, grad_input=of_hidden)
+        of_W_out, of_W_in = hidden.T @ of_x, a.T @ of_hidden
+        of_b_in = of_hidden.sum(0) if ctx.has_bias else None
+        of_a = of_x.addmm_(of_hidden, W_in.T)
+        of_z = (W_O.flatten(0, 1) @ of_a.T).to(ctx.weighed.w.dtype)
+        of_scores, of_v = (gradient.to(E.dtype) for gradient in ctx.weighed.gradients(of_z))
+        of_W_V = (of_v.flatten(0, 1) @ E).view(len(W_O), -1, E.shape[1]).mT
+        of_u = (of_scores @ E)[:, None]  # scores are E u, u = W_K q, q = e W_Q
+        of_W_K = of_u.mT * (e @ W_Q)[:, None]
+        of_W_Q = e[:, None] * (of_u @ W_K)
+        return *5 * (None,), of_W_Q, of_W_K, of_W_V, (z @ of_a).view_as(W_O), of_W_in, of_b_in, of_W_out
 
 
 def _counts(tokens: Int[Tensor, "batch position"], n_tokens: int, dtype: torch.dtype) -> Num[Tensor, "batch token"]:

@@ -73,6 +73,10 @@ class TrainConfig(Config):
     forward: Literal["fast", "plain"] = "fast"
     """The forward pass of training steps and metrics by role. fast: computed from tables over tokens where the model
     allows it, with the same result; plain: always the forward pass that can be hooked."""
+    compile: bool = False
+    """Compile the forward and backward pass with torch.compile, on CUDA as a CUDA graph. It takes half a minute, and
+    pays in long trainings of small models on a GPU, which otherwise wait for one kernel after the other to be launched.
+    On a CPU it needs a C++ compiler, and `fast` alone is as fast."""
     chunk: PositiveInt | None = None
     """How many sequences of a training step are computed at a time (default: all on a GPU, as many as fit in the cache
     on a CPU)."""

@@ -9,44 +9,60 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from toytf.chunks import chunk_size, chunks, scored_chunks, small_chunk_size
-from toytf.evaluation import plain_forward, token_loss
+from toytf.evaluation import Forward, plain_forward, token_loss
+from toytf.models.cross_entropy import weighed_cross_entropy
 from toytf.models.reading import free_to_read
 from toytf.models.tables import Tables, fast_forward, tables_pay
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch, Task
 from toytf.training.config import TrainConfig
 
+Slope = tuple[Tensor, Tensor, Tensor]
+"""The loss of a chunk, detached; a tensor that it depends on; and the gradient of the loss by that tensor."""
 
-def accumulate_gradients(model: ToyTransformer, task: Task, batch: Batch, config: TrainConfig) -> Float[Tensor, ""]:
-    """Add the gradients of the mean cross-entropy over the positions of the role `config.loss`; return that mean."""
+
+def accumulate_gradients(
+    model: ToyTransformer, task: Task, batch: Batch, config: TrainConfig, compiled: Forward | None = None
+) -> Float[Tensor, ""]:
+    """Add the gradients of the mean cross-entropy over the positions of the role `config.loss`; return that mean.
+
+    compiled: the forward of `config`, if it was compiled.
+    """
     role, fast = config.loss, config.forward == "fast"
     n = batch.roles[role].sum().clamp(min=1)
-    with _shared_tables(model, fast) as tables:
+    with _shared_tables(model, fast and compiled is None) as tables:
 
-        def loss_of(part: Batch, asked: Tensor | None) -> Tensor:
-            if fast:
+        def steepest(part: Batch, asked: Tensor | None) -> Slope:
+            if compiled is not None:
+                logits = compiled(model, part.tokens, part.last)
+            elif fast:
                 logits = fast_forward(model, part.tokens, part.last, asked=asked, tables=tables)
             else:
                 logits = plain_forward(model, part.tokens, part.last)
+            weights = part.roles[role] / n
             answers = task.answers(role, part) if asked is None else None
-            return (token_loss(logits, part, answers) * part.roles[role]).sum() / n
+            if answers is None:
+                loss, slope = weighed_cross_entropy(logits, part.targets, weights.to(logits.dtype))
+                return loss, logits, slope
+            loss = (token_loss(logits, part, answers) * weights).sum()
+            return loss.detach(), loss, torch.ones_like(loss)
 
         parts = [*_parts(model, task, batch, config, by_tables=tables is not None)]
-        threads = torch.get_num_threads() if free_to_read(batch.tokens) else 1
+        threads = torch.get_num_threads() if free_to_read(batch.tokens) and compiled is None else 1
         if threads > 1 and len(parts) >= threads:
             weights = [weight for weight in model.parameters() if weight.requires_grad]
             leaves = weights + ([] if tables is None else [table for table in tables.all if table.requires_grad])
-            return _side_by_side(loss_of, parts, leaves, threads)
+            return _side_by_side(steepest, parts, leaves, threads)
         total = torch.zeros((), device=model.device)
         for part, asked in parts:
-            loss = loss_of(part, asked)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total = total + loss.detach()
+            loss, output, slope = steepest(part, asked)
+            torch.autograd.backward(output, slope)
+            total = total + loss
         return total
 
 
 def _side_by_side(
-    loss_of: Callable[[Batch, Tensor | None], Tensor],
+    steepest: Callable[[Batch, Tensor | None], Slope],
     parts: Sequence[tuple[Batch, Tensor | None]],
     leaves: Sequence[Tensor],
     threads: int,
@@ -59,8 +75,8 @@ def _side_by_side(
 
     def gradients_of(part: tuple[Batch, Tensor | None]) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         with torch.enable_grad():
-            loss = loss_of(*part)
-        return loss.detach(), torch.autograd.grad(loss, leaves, allow_unused=True)
+            loss, output, slope = steepest(*part)
+        return loss, torch.autograd.grad(output, leaves, slope, allow_unused=True)
 
     total = torch.zeros(())
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:

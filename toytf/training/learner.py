@@ -21,6 +21,7 @@ from toytf.optimizers import SGD, AdamW, Optimizer
 from toytf.probe import Probe, ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch, Task
+from toytf.training.compiling import compiled_forward
 from toytf.training.config import SgdConfig, TrainConfig
 from toytf.training.gradients import accumulate_gradients
 
@@ -85,6 +86,7 @@ class SeedLearner(Learner):
         self.model_config = model.config
         self.parameters = dict(model.named_parameters())
         self.forward: Forward = fast_forward if config.forward == "fast" else plain_forward
+        self.compiled = compiled_forward(self.forward, task.device) if config.compile else None
 
     def sample(self, step: int) -> Batch:
         """The training batch of a step: a stream of its own, so that it needs no state."""
@@ -92,7 +94,7 @@ class SeedLearner(Learner):
 
     def backward(self, step: int) -> Float[Tensor, "seed"]:
         """Mean cross-entropy over the positions of the chosen role."""
-        return accumulate_gradients(self.model, self.task, self.sample(step), self.config)[None]
+        return accumulate_gradients(self.model, self.task, self.sample(step), self.config, self.compiled)[None]
 
     def evaluate(self, step: int) -> list[Evaluation]:
         """Loss and accuracy by role and the probes that are due, also on `evaluate_on`; norms of what is trained."""
