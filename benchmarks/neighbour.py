@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from toytf.bench import least_in_turns
+from toytf.config.plugins import load_config
 
 CASES = {
     "bigram": "configs/quickstart.yaml",
@@ -26,7 +27,7 @@ def measure() -> dict[str, float]:
 
     ratio: the smallest of …_busy. …_idle: with nothing else to do; …_busy: while another process spins on one core.
     …_kept: what is left beside the busy process of the steps per second without it, by the threads of the config.
-    …_seconds: of a step without it.
+    …_seconds: of a step without it. …_threads: those of the config.
     """
     found: dict[str, float] = {}
     for name, path in CASES.items():
@@ -40,6 +41,7 @@ def measure() -> dict[str, float]:
         found[f"{name}_busy"] = seconds["one busy"] / seconds["own busy"]
         found[f"{name}_kept"] = seconds["own idle"] / seconds["own busy"]
         found[f"{name}_seconds"] = seconds["own idle"]
+        found[f"{name}_threads"] = load_config(path).resolved().threads  # type: ignore[attr-defined]
     return {"ratio": min(found[f"{name}_busy"] for name in CASES), **found}
 
 

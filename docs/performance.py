@@ -38,6 +38,11 @@ def millions(value: float) -> str:
     return f"{value / 1e6:.0f} million"
 
 
+def whole(value: float) -> str:
+    """A count."""
+    return f"{value:.0f}"
+
+
 def power(value: float) -> str:
     """The power of a power law; not below 0 by rounding."""
     return f"{max(0.0, value):.2f}" if value > -0.005 else f"−{-value:.2f}"
@@ -115,9 +120,9 @@ GROWING = {
 SECTIONS = {
     "data": Section(
         "Drawing sequences",
-        "sequences drawn at once, against a Python loop (bigram)",
+        "sequences drawn at once are so many times as fast as in a Python loop (bigram)",
         "Every training step draws new sequences. They are drawn all at once, by tables in which a draw takes the same "
-        "time however many tokens there are. The alternative is a Python loop over tokens, as one would write it "
+        "time however large the vocabulary is. The alternative is a Python loop over tokens, as one would write it "
         "first. One thread.",
         (
             Table(
@@ -131,7 +136,7 @@ SECTIONS = {
     ),
     "steps": Section(
         "Training steps",
-        "a training step with the fast forward, against the plain one (`bigram/birth`)",
+        "a training step with the fast forward is so many times as fast as with the plain one (`bigram/birth`)",
         "A whole step: data, forward, gradients and update, on one thread. Fast and plain give the same numbers up to "
         "rounding; `train.forward` chooses. The share of the peak compares a fast step with the machine: the "
         "arithmetic of its matrix products, over what the machine could do in the same time if it did nothing but "
@@ -159,7 +164,7 @@ SECTIONS = {
                         Number("birth_whole_ratio", times),
                     ),
                     ("`bigram/birth`: fast on two threads, against one", Number("two_threads_ratio", times)),
-                    ("… and the share of the peak of two threads", Number("two_threads_share", percent)),
+                    ("… and the share of what two cores could do", Number("two_threads_share", percent)),
                     (
                         "factual, larger: gradients by token counts, against attention of the last query",
                         Number("last_query_ratio", times),
@@ -171,11 +176,12 @@ SECTIONS = {
     ),
     "growth": Section(
         "How a step grows",
-        "a fast step, if sequences become twice as long",
+        "a fast step takes so many times as long if sequences are twice as long",
         "The time of a step is roughly a power of each size, seconds ∝ size^b. With b = 0 a size costs nothing, with b "
         "= 1 twice the size takes twice as long, with b = 2 four times. The powers are fitted to a few doublings, on "
         "one thread. What does not grow, such as the overhead of small operations, makes them smaller than those of "
-        "the arithmetic.",
+        "the arithmetic. The other sizes are those of `quickstart`, or of `factual/quick` for the facts. There, both "
+        "forwards work mostly on the batch of 1024 sequences, and the number of facts matters little.",
         (
             Table(
                 ("size", "measured at", "b, fast", "b, plain"),
@@ -193,7 +199,7 @@ SECTIONS = {
     ),
     "probes": Section(
         "Evaluations and probes",
-        "the slowest evaluation with all probes, against a training step",
+        "the slowest evaluation with all probes takes as long as so many training steps",
         "A run evaluates itself every few steps, and its probes look at every matrix. The last evaluation takes the "
         "longest, because some probes do all their work there. If all evaluations of a run take 50 % of the time of "
         "its steps, a third of the run is spent on measuring; fewer evaluations (`train.evaluation.every`) or fewer "
@@ -203,7 +209,7 @@ SECTIONS = {
                 (
                     "config",
                     "the last evaluation",
-                    "against a training step",
+                    "in training steps",
                     "all evaluations, of the time of all steps",
                 ),
                 (
@@ -220,7 +226,7 @@ SECTIONS = {
                         "`factual/quick` with 5,000 facts",
                         Number("many_facts_seconds", seconds),
                         Number("many_facts_ratio", times),
-                        "",
+                        "–",
                     ),
                 ),
             ),
@@ -228,9 +234,10 @@ SECTIONS = {
     ),
     "solver": Section(
         "The storage solver",
-        "the solver, against Adam at its default learning rate",
+        "the solver is so many times as fast as Adam at learning rate 0.1 (at the best rate, Adam can be faster)",
         "Can a matrix store these pairs? The solver finds one or proves that there is none. Adam can only find one, "
-        "and how fast depends on its learning rate, which nobody knows beforehand. Here 555 pairs at d = 64, which can "
+        "and how fast depends on its learning rate. At the best rate it is faster than the solver, but nobody knows "
+        "that rate beforehand. Here 555 pairs at d = 64, which can "
         "be stored, on one thread.",
         (
             Table(
@@ -251,7 +258,7 @@ SECTIONS = {
     ),
     "start": Section(
         "Starting",
-        "a quickstart of one step with its page, against the import of torch",
+        "a quickstart of one step, without probes, takes so many times as long as the import of torch",
         "What a command takes from its start to its end, in a new process. Every run has to import torch, so "
         "that is what the others are compared with.",
         (
@@ -271,22 +278,25 @@ SECTIONS = {
     ),
     "neighbour": Section(
         "A busy neighbour",
-        "training beside a busy process by the config's threads, against one thread (the worst config)",
+        "beside a busy process, the threads of the config are so many times as fast as one (the worst config)",
         "Threads that wait for each other suffer when another program takes a core: then two threads can be slower "
         "than one. Each config trains with the number of threads that it chooses by itself, and with one. Below 1 ×, "
-        "one thread (`threads=1`) would have been faster.",
+        "one thread (`threads=1`) would have been faster. A config that chooses one thread is compared with itself: "
+        "there, the distance from 1 × only shows how exact the measurement is.",
         (
             Table(
                 (
                     "config",
-                    "a step, by its own threads",
-                    "own threads, against one",
+                    "threads it chooses",
+                    "a step with these",
+                    "these threads, against one",
                     "… beside a process that keeps one core busy",
                     "speed kept beside that process",
                 ),
                 tuple(
                     (
                         label,
+                        Number(f"{name}_threads", whole),
                         Number(f"{name}_seconds", seconds),
                         Number(f"{name}_idle", times),
                         Number(f"{name}_busy", times),
@@ -305,9 +315,11 @@ SECTIONS = {
 
 
 INTRODUCTION = """
-`toytf bench` measures by comparing: two ways to do the same thing are timed in turns within one run, and the number is
-how many times as fast one of them is. A busy moment of the machine meets both, so these numbers depend less on the
-machine than seconds do. Seconds are those of the best round. [speed.md](speed.md) says what makes toytf fast.
+`toytf bench` measures by comparing: two things are timed in turns within one run, and the number is their ratio. A busy
+moment of the machine meets both, so ratios depend less on the machine than seconds do. Seconds are those of the best
+round. In `data`, `steps`, `solver` and `neighbour`, 3 × means three times as fast, and larger is better. In `growth`,
+`probes` and `start`, 3 × means that it takes three times as long, and smaller is better. [speed.md](speed.md) says what
+makes toytf fast, and what to do about a slow run.
 
 The numbers of this page were measured on: {machine}.
 """

@@ -96,7 +96,9 @@ MISTAKES = {
     "huge_seed": _override(f"seeds=[{10**26}]", says=("seeds.0 = ", "too large")),
     "huge_rate": _override("train.optimizer.lr=1e300", says=("train.optimizer.lr = 1e+300", "at most 1e+38")),
     "huge_step": _override(f"model.unfreeze={{{10**30}: [embed.W_E]}}", says=("model.unfreeze.1000", "too large")),
-    "many_threads": _override("threads=1000000", says=("threads = 1000000", "less than or equal to 1024")),
+    "many_threads": _override(
+        "threads=1000000", says=("threads = 1000000", "give auto, or a whole number from 1 to 1024")
+    ),
     # a base that is none
     "missing_base": Mistake(("nowhere.yaml",), content="base: nowhere.yaml\n"),
     "circle": _file("base: mine.yaml\n", "circle"),

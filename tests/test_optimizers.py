@@ -51,6 +51,24 @@ def test_ten_steps_are_those_of_torch(rule: str, dtype: torch.dtype) -> None:
         assert all(torch.equal(mine.state[weight][name], known[name]) for name in known)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_gradient_may_lie_in_memory_in_any_order(rule: str) -> None:
+    ours, theirs, options = RULES[rule]
+    own, reference = (torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_() for _ in "ab")
+    mine, other = ours([own], lr=0.1, **options), theirs([reference], lr=0.1, **options)
+    for seed in range(3):
+        gradient = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
+        own.grad, reference.grad = gradient.T, gradient.T.contiguous()
+        mine.step()
+        other.step()
+    assert torch.equal(own, reference)
+
+
+def test_parameters_must_lie_in_order() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        AdamW([torch.zeros(3, 4).T], 0.1)
+
+
 def test_a_parameter_without_a_gradient_does_not_decay() -> None:
     weights = parameters(torch.float32)
     before = [weight.detach().clone() for weight in weights]

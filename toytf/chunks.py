@@ -44,6 +44,8 @@ def chunks(batch: Batch, size: int | None) -> Iterator[Batch]:
 def scored_chunks(batch: Batch, role: str, size: int) -> Iterator[tuple[Batch, Int[Tensor, "batch query"] | None]]:
     """The batch in pieces of so many sequences, asked only at positions of a role; and which these are, if not all.
 
+    The pieces have no other role, and no latents.
+
     Sequences with about as many of them come together. One that has fewer than others of its piece is also asked at
     positions outside of the role. How many there are must be read: this is for a CPU, and for a batch that is asked at
     every position.

@@ -26,5 +26,6 @@ class Observed:
 @torch.no_grad()
 def observed(model: ToyTransformer, batch: Batch) -> Observed:
     """Logits and attention patterns at all positions, by one forward of each chunk."""
-    logits, patterns = observe(model, batch.tokens, small_chunk_size(model))
+    size = small_chunk_size(model) if model.device.type == "cpu" else len(batch.tokens)
+    logits, patterns = observe(model, batch.tokens, size)
     return Observed(logits, tuple(patterns))

@@ -55,6 +55,8 @@ class AdamW(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters)
+        if not all(parameter.is_contiguous() for parameter in self.parameters):
+            raise ValueError("AdamW goes through the memory of its parameters in order: they must be contiguous")
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
 
     def _move(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -67,6 +69,7 @@ class AdamW(Optimizer):
             [self.state[parameter][name] for parameter in parameters] for name in ("step", "exp_avg", "exp_avg_sq")
         )
         torch._foreach_add_(steps, 1)
+        gradients = [gradient.contiguous() for gradient in gradients]  # the kernel goes through the memory in order
         torch._fused_adamw_(
             parameters, gradients, m, v, [], steps,
             lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=self.weight_decay, eps=self.eps,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,10 +11,15 @@ from tests.models.test_tables import BY_TABLES
 from toytf.build import build_model, build_task
 from toytf.chunks import SCORED, SIMILAR, scored_chunks, small_chunk_size
 from toytf.config.plugins import load_config
+from toytf.models.config import VectorDistribution
 from toytf.models.tables import tables_pay
+from toytf.optimizers import AdamW
 from toytf.process import cpu_threads
 from toytf.task import Batch
+from toytf.training.freezing import freeze
 from toytf.training.gradients import accumulate_gradients
+from toytf.training.learner import SeedLearner, build_optimizer
+from toytf.updates import updates
 
 ROLES = ("all", "in_context", "untrapped", "first_seen", "global")
 
@@ -112,6 +117,30 @@ def test_chunks_side_by_side_have_the_same_gradients_and_the_same_bits_every_tim
     assert_equal(found[0], expected)
     for other in found[1:]:
         assert all(value is None or torch.equal(value, other[name]) for name, value in found[0].items())
+
+
+@pytest.mark.parametrize("forward", ["fast", "plain"])
+@pytest.mark.parametrize("name", ["quickstart", "factual/quick"])
+def test_trainings_on_one_thread_and_side_by_side_have_the_same_weights(name: str, forward: str) -> None:
+    weights = {}
+    for threads in (1, 2):
+        config: Any = load_config(name, {"train.batch_size": 16, "train.chunk": 4, "train.forward": forward})
+        task = build_task(config.task, torch.device("cpu"))
+        learner = SeedLearner(build_model(config.model, task, 0), task, [], config.train, 0)
+        freeze(config.model, learner.parameters, 0)
+        with cpu_threads(threads):
+            for _ in updates(build_optimizer(config.train, learner.parameters.values()), learner.backward, 5):
+                pass
+        weights[threads] = learner.parameters
+    for key, weight in weights[1].items():
+        torch.testing.assert_close(weights[2][key], weight, rtol=0, atol=1e-4 * float(weight.detach().abs().max()))
+
+
+@pytest.mark.parametrize("distribution", get_args(VectorDistribution))
+def test_all_vectors_can_be_trained(distribution: str) -> None:
+    """AdamW goes through the memory in order: what lay in another would get the gradient of another entry."""
+    parts = parts_of({"d_model": 40, "embedding": distribution, "position": distribution, "unembedding": distribution})
+    AdamW(parts[0].parameters(), 0.1)
 
 
 def test_a_mistake_in_one_of_several_threads_is_told() -> None:

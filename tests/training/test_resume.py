@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import toytf
+from toytf.errors import UserError
 from toytf.runs import Run
 from toytf.timing import PARTS
 
@@ -161,3 +163,13 @@ def test_resuming_the_config_of_a_run_means_that_run(uninterrupted: Path, tmp_pa
     )
     assert ended.stdout.splitlines()[-1] == str(out)
     assert (out / "summary.json").read_bytes() == (uninterrupted / "summary.json").read_bytes()
+
+
+def test_a_run_that_goes_on_keeps_its_threads_unless_others_are_asked_for(uninterrupted: Path, tmp_path: Path) -> None:
+    """An earlier version had two where `auto` is one now."""
+    out = tmp_path / "copy"
+    shutil.copytree(uninterrupted, out)
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert toytf.run({**config, "threads": "auto"}, out=out, resume=True).config.threads == config["threads"]
+    with pytest.raises(UserError, match=r"threads 1 → 3\): leave threads out to continue it, or choose another --out"):
+        toytf.run({**config, "threads": 3}, out=out, resume=True)

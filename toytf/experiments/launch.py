@@ -72,7 +72,11 @@ def _run_config(config: ExperimentConfig, directory: Path, *, resume: bool, forc
     with _undisturbed():
         work = implementation(config)  # imports torch and all else that takes long
     known = Run(directory)
-    config = config.resolved(known.config if resume and known.config_file.exists() else None)
+    if resume and known.config_file.exists():
+        known.check_files()
+        config = config.resolved(known.config)
+    else:
+        config = config.resolved()
     experiment = work(config)
     if resume and Run(directory).finished and Run(directory).config_file.exists():
         return Run.start(directory, config, resume=True)

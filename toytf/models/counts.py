@@ -47,7 +47,7 @@ Measured: about 1 for the product, 16 for the softmax.
 def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch 1 output"]:
     """The logits of `model(tokens, last=1)`, with the same gradients, for one layer without positions and LayerNorm."""
     attn, E, ends = model.attention(0), model.embed.W_E, tokens[:, -1]
-    simple = _is_simple(model)
+    simple = _brings_gradients(model)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not simple):  # the network brings its own gradients
         scores = None if attn.linear else _common_scores(attn, E, ends)
     if scores is not None and simple:
@@ -85,7 +85,7 @@ def counts_pay(model: ToyTransformer, n_positions: int) -> bool:
     return "counts" in model.fast_paths and V * (d_head + WEIGHING) <= n_positions * d * d_head
 
 
-def _is_simple(model: ToyTransformer) -> bool:
+def _brings_gradients(model: ToyTransformer) -> bool:
     """Is it the network of Nichani et al.: heads without a residual path, relu units, all vectors frozen?"""
     attn, part = model.attention(0), model.feed_forward(0)
     if part is None or part.linear or not part.residual or model.config.feed_forward.reads != "attention":
@@ -172,7 +172,7 @@ class _Network(torch.autograd.Function):
     """The heads, relu units beside them and what is read out: (a + relu(a W_in + b_in) W_out) U with a = z W_O.
 
     scores are those of W_Q and W_K for the query e, which is divided by the scale; they may have more precision than
-    the rest. Token and output vectors are frozen. Nothing is kept, or made, that no gradient needs.
+    the rest. Token and output vectors are frozen.
     """
 
     @staticmethod
@@ -212,7 +212,7 @@ class _Network(torch.autograd.Function):
         of_a = of_x.addmm_(of_hidden, W_in.T)
         of_z = (W_O.flatten(0, 1) @ of_a.T).to(ctx.weighed.w.dtype)
         of_scores, of_v = (gradient.to(E.dtype) for gradient in ctx.weighed.gradients(of_z))
-        of_W_V = (of_v.flatten(0, 1) @ E).view(len(W_O), -1, E.shape[1]).mT
+        of_W_V = (of_v.flatten(0, 1) @ E).view(len(W_O), -1, E.shape[1]).mT.contiguous()
         of_u = (of_scores @ E)[:, None]  # scores are E u, u = W_K q, q = e W_Q
         of_W_K = of_u.mT * (e @ W_Q)[:, None]
         of_W_Q = e[:, None] * (of_u @ W_K)

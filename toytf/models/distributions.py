@@ -21,7 +21,7 @@ def draw_vectors(
         case "sphere":
             return torch.nn.functional.normalize(torch.randn(n, d, generator=generator), dim=1)
         case "orthonormal":
-            return _orthonormal(d, generator)[:n]
+            return _orthonormal(d, generator)[:n].contiguous()
         case "one_hot":
             return torch.eye(d)[first_axis : first_axis + n].clone()
         case _:

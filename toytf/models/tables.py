@@ -103,13 +103,18 @@ def fast_forward(
     By counts where they pay, by tables where they pay, else by the plain forward: so always if the model has an option
     that `fast_options` does not list. tables: those of the model, if they are at hand.
     """
-    if last == 1 and asked is None and counts_pay(model, tokens.shape[1]):
+    if asked is None and by_counts(model, tokens, last):
         return count_forward(model, tokens)
     if tables_pay(model):
         logits = table_forward(model, tokens, asked, tables)
         return logits if last is None or asked is not None else logits[:, -last:]
     plain: Tensor = model(tokens, last=last if asked is None else None)
     return _at(plain, asked)
+
+
+def by_counts(model: ToyTransformer, tokens: Int[Tensor, "batch position"], last: int | None) -> bool:
+    """Does the fast forward go by token counts here?"""
+    return last == 1 and counts_pay(model, tokens.shape[1])
 
 
 def table_forward(

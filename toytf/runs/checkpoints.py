@@ -102,9 +102,7 @@ class CheckpointStore:
             name, _, field = key.rpartition("/")
             if name not in parameters or (field != "step" and value.shape != parameters[name].shape):
                 raise self._damaged(step, "training", f"it has {key}, which this model does not have")
-            # AdamW keeps its step count on the CPU whatever the device, so that no step waits for it.
-            device = "cpu" if field == "step" else parameters[name].device
-            optimizer.state[parameters[name]][field] = value.to(device)
+            optimizer.state[parameters[name]][field] = value.to(parameters[name].device)
         device = next(iter(parameters.values())).device
         return Progress(step, int(header["rows"]), loss_sum.to(device), int(header["loss_count"]))
 

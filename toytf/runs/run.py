@@ -88,9 +88,10 @@ class Run:
             run.check_files()
             changed = configs.differences(run.config, config)
             if changed:
-                raise UserError(
-                    f"{directory} holds a run with a different config ({'; '.join(changed)}): choose another --out"
-                )
+                only_threads = all(difference.startswith("threads ") for difference in changed)
+                hint = "leave threads out to continue it, or " if only_threads else ""
+                what = f"{directory} holds a run with a different config ({'; '.join(changed)})"
+                raise UserError(f"{what}: {hint}choose another --out")
             if not resume:
                 raise UserError(
                     f"{directory} already holds a run: add --resume to continue it, or choose another --out"

@@ -1,5 +1,6 @@
 """The experiment `train`: every seed from config to summary and page."""
 
+import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -37,8 +38,11 @@ class Training(Experiment):
                 self._train_seeds(run)
             run.add_seconds(taken())  # the page tells them
             write_report_at_the_end(run)
-        finally:
-            run.add_seconds(taken())
+        except BaseException:
+            with contextlib.suppress(OSError):  # that would hide why the run ends
+                run.add_seconds(taken())
+            raise
+        run.add_seconds(taken())
         run.finish()
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
