@@ -282,3 +282,13 @@ def test_a_ctrl_c_during_an_evaluation_saves_its_step_and_its_row(
     again = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run", resume=True)
     whole = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "whole")
     assert again.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
+
+
+def test_a_disk_that_is_full_does_not_hide_why_a_training_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(run: toytf.Run, seconds: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(toytf.Run, "add_seconds", full)
+    lr = {"train.optimizer": {"kind": "sgd", "lr": 1e30}, "device": "cpu"}
+    with pytest.raises(RunFailed, match="not finite"):
+        toytf.run("configs/quickstart.yaml", {**TINY, **lr, "probes": []}, out=tmp_path / "run")

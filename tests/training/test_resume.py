@@ -173,3 +173,11 @@ def test_a_run_that_goes_on_keeps_its_threads_unless_others_are_asked_for(uninte
     assert toytf.run({**config, "threads": "auto"}, out=out, resume=True).config.threads == config["threads"]
     with pytest.raises(UserError, match=r"threads 1 → 3\): leave threads out to continue it, or choose another --out"):
         toytf.run({**config, "threads": 3}, out=out, resume=True)
+
+
+def test_a_torn_config_is_told_by_its_checksum_whatever_is_run(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(uninterrupted, out)
+    (out / "config.yaml").write_text((out / "config.yaml").read_text()[:-20])
+    with pytest.raises(UserError, match="restore it from a copy, or run the changed config with another --out"):
+        toytf.run("quickstart", out=out, resume=True)

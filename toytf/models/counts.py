@@ -12,13 +12,13 @@ one product with the counts,
     Σ_z A_h(z) v_h(z) = c·(w_h v_h) / c·w_h,   w_h(z) = exp(ℓ_h(z) − max ℓ_h),
 
 which underflows where all tokens of a sequence score far below others. To see that this is not so, values must be read:
-that costs nothing on a CPU, but is a wait on other devices, which always take the softmax. Weights that lie further
-apart than single precision can hold are taken in double.
+that costs nothing on a CPU, but is a wait on other devices, which always take the softmax.
 
-A head that always attends to the same token has tiny gradients, which would be lost in the rounding of these sums:
-terms v_h(z) and −Σ_z A_h(z) v_h(z) that cancel have been added up over the batch. So values are taken relative to their
-mean over the batch: then both terms are small, and what cancels is small too. The attention adds up to 1, so that no
-result depends on where values are taken relative to.
+The gradients of saturated heads are tiny, and would be lost in the rounding of these sums: terms v_h(z) and
+−Σ_z A_h(z) v_h(z) that cancel are added up over the batch. Two things keep them. Values are taken relative to their
+mean over the batch, which no result depends on, since attention adds up to 1: so a head that always attends to the same
+token has small terms only. And if scores lie so far apart that a head may be saturated, the product is in double
+precision.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,12 @@ from torch.nn.functional import embedding, scaled_dot_product_attention
 from toytf.models.reading import free_to_read
 from toytf.models.transformer import Attention, Block, ToyTransformer
 
-SAFE = {torch.float32: 60.0, torch.float64: 600.0}
-"""How far scores may lie apart: then weights exp(ℓ − max ℓ) and their inverses are far from the ends of a precision."""
+SAFE = {torch.float32: 12.0, torch.float64: 600.0}
+"""How far scores may lie apart in a precision.
+
+In single precision, so that no token has all but e^−12 = 6e-6 of the attention: sums are exact to some 1e-7. In double,
+so that weights exp(ℓ − max ℓ) and their inverses are far from the ends of it.
+"""
 
 WEIGHING = 4
 """What weighing a token costs in a head besides its d_head multiplications, in such multiplications.

@@ -168,10 +168,8 @@ def print_end(run: "Run", *, verbose: bool) -> None:
         others = _print_short_table(summary, known)
         if others:
             print(f"{counted(others, 'more metric')}: on the page, or with --verbose")  # noqa: T201
-    print()  # noqa: T201
     spent = told(run.timing or {})
-    if spent:
-        print(f"time: {spent}")  # noqa: T201
+    print(f"time: {spent}" if spent else "")  # noqa: T201
     print(f"page: {run.report_file}")  # noqa: T201
     print(f"next: {story.next_step}")  # noqa: T201
     print(run.directory)  # noqa: T201

@@ -365,10 +365,10 @@ def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypa
     used: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)
     capacity_of(rules=["hebbian"], dimensions=[4], threads=2, anew=True)
-    assert used == [2, 1, 1, 1]  # for the study, for the case, and back to what the process had
+    assert used == [2, 1, 1, 1, 1, 1]  # for the study, for the case, and back to what the process had; for the page
     monkeypatch.setattr(capacity, "WORTH_TWO_THREADS", 0)
     capacity_of(rules=["hebbian"], dimensions=[4], threads=2, anew=True)
-    assert used[4:] == [2, 2, 1, 1]
+    assert used[6:] == [2, 2, 1, 1, 1, 1]
 
 
 def test_a_run_with_nothing_but_metric_names_has_no_figures(several: toytf.Run) -> None:
