@@ -226,7 +226,7 @@ SECTIONS = {
                         "`factual/quick` with 5,000 facts",
                         Number("many_facts_seconds", seconds),
                         Number("many_facts_ratio", times),
-                        "–",
+                        "not measured",
                     ),
                 ),
             ),
