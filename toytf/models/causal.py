@@ -37,12 +37,11 @@ def table_attention(
     keep: is given the pattern softmax(S), if that is wanted.
     """
     tt, tp, pt, pp = scores
-    of_tokens = embedding(tokens, tt) + pt
-    """By the token of the key, [batch query token]."""
+    of_tokens = embedding(tokens, tt) + pt  # by the token of the key, [batch query token]
     if keep is None and free_to_read(tokens):
         return cast(Tensor, _TableAttention.apply(tokens, of_tokens, tp, pp, values, skip))  # type: ignore[no-untyped-call]
     S = of_tokens @ _indicator(tokens, tt).mT + embedding(tokens, tp) + pp + _future(pp)
-    return _weighed(S, values, skip, keep)
+    return _on_the_square(S, values, skip, keep)
 
 
 def stream_attention(
@@ -59,7 +58,7 @@ def stream_attention(
         return cast(Tensor, _StreamAttention.apply(query, key, values, skip, asked))  # type: ignore[no-untyped-call]
     future = _future(key.new_zeros(key.shape[1], key.shape[1]))
     S = query @ key.mT + (future if asked is None else future[asked])
-    return _weighed(S, values, skip, keep)
+    return _on_the_square(S, values, skip, keep)
 
 
 class _TableAttention(torch.autograd.Function):
@@ -76,7 +75,7 @@ class _TableAttention(torch.autograd.Function):
             S += tp[:, :end].index_select(0, tokens[:, block].flatten()).view_as(S)
             S += fixed[block, :end]
             patterns.append(S.softmax(-1))
-            _weigh(patterns[-1], values[:, :end], skip, out, block)
+            _write_block(patterns[-1], values[:, :end], skip, out, block)
         ctx.save_for_backward(tokens, tp, values, *patterns)
         ctx.skips = skip is not None
         return out
@@ -113,7 +112,7 @@ class _StreamAttention(torch.autograd.Function):
                 end = int(asked[:, block].max()) + 1
                 hidden = future[:, :end].index_select(0, asked[:, block].flatten()).view(n_batch, -1, end)
             patterns.append(torch.baddbmm(hidden, query[:, block], key[:, :end].mT).softmax(-1))
-            _weigh(patterns[-1], values[:, :end], skip, out, block)
+            _write_block(patterns[-1], values[:, :end], skip, out, block)
         ctx.save_for_backward(query, key, values, *patterns)
         ctx.skips = skip is not None
         return out
@@ -136,7 +135,7 @@ def _blocks(n: int) -> list[slice]:
     return [slice(start, min(n, start + BLOCK)) for start in range(0, n, BLOCK)]
 
 
-def _weigh(
+def _write_block(
     pattern: Float[Tensor, "batch block key"],
     values: Float[Tensor, "batch key m"],
     skip: Float[Tensor, "batch query m"] | None,
@@ -172,7 +171,7 @@ def _future(like: Float[Tensor, "position position"]) -> Float[Tensor, "position
     return torch.full_like(like, -torch.inf).triu(1)
 
 
-def _weighed(
+def _on_the_square(
     S: Float[Tensor, "batch query key"],
     values: Float[Tensor, "batch key m"],
     skip: Float[Tensor, "batch query m"] | None,
