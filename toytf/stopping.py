@@ -40,7 +40,13 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_on_interrupt() -> Iterator[None]:
-    """Turn the first Ctrl-C into a request to stop after the current step; the second one is immediate."""
+    """Turn the first Ctrl-C into a request to stop after the current step; the second one is immediate.
+
+    Within another one it is part of that: whoever asked the whole to stop has asked its parts.
+    """
+    if _asked.get() is not None:
+        yield
+        return
     asked = threading.Event()
 
     def request(number: int, frame: "FrameType | None") -> None:

@@ -1,0 +1,24 @@
+"""Run many jobs: the one door to the engines."""
+
+from collections.abc import Iterable, Iterator
+
+from toytf.engines.job import Ended, EngineOptions, Job
+from toytf.engines.one_by_one import run_here
+
+
+def run_jobs(jobs: Iterable[Job], options: EngineOptions) -> Iterator[Ended]:
+    """Run jobs and give each one when it has ended, in the order in which they end.
+
+    They are started in the given order. The first Ctrl-C starts no further job and asks those that run to stop; what
+    ends nevertheless is given, then Interrupted is raised. The second one ends them at once. Leaving the iteration
+    early also asks those that run to stop, and waits for what they save.
+    """
+    if options.engine == "ray":
+        from toytf.engines.on_ray import run_on_ray
+
+        return run_on_ray(jobs, options)
+    if options.jobs == 1:
+        return run_here(jobs)
+    from toytf.engines.pool import run_in_pool
+
+    return run_in_pool(jobs, options)

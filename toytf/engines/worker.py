@@ -1,0 +1,51 @@
+"""A worker: a process that takes jobs from its parent, one at a time, and ends when the parent does.
+
+The parent writes jobs to its standard input and reads outcomes from its standard output, as pickles. Both are taken
+away from the jobs: what these print goes to standard error, which the parent looks at only if the worker dies.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import threading
+from typing import IO
+
+from toytf.engines.work import perform_pickled
+
+Message = tuple[str, str, bytes]
+"""The name, the work and the pickled arguments of a job."""
+
+
+def main() -> None:
+    """Do jobs until the parent closes our standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # while it waits; a job handles the interrupt that asks it to stop
+    jobs, outcomes = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    given: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(jobs, given), daemon=True).start()
+    while True:
+        job = given.get()
+        os.ftruncate(2, 0)  # the last words of a worker are about its last job
+        os.lseek(2, 0, os.SEEK_SET)
+        answer = perform_pickled(*job)
+        pickle.dump(answer, outcomes)
+        outcomes.flush()
+
+
+def _receive(jobs: IO[bytes], given: "queue.SimpleQueue[Message]") -> None:
+    """Pass jobs on; when the parent has gone, end, whatever goes on: nobody would take its outcome."""
+    try:
+        while True:
+            given.put(pickle.load(jobs))
+    except EOFError:
+        _end()
+
+
+def _end() -> None:
+    """End this process and those that jobs have left behind in its group, which `pool` made for it."""
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
