@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from toytf.config.plugins import experiment_schema, plugins
-from toytf.config.shipped import claim_files, config_files
+from toytf.config.shipped import claim_files, config_files, sweep_files
 from toytf.errors import UserError, nearest, shortened
 
 KINDS = ("tasks", "probes", "experiments", "configs", "claims")
@@ -47,7 +47,7 @@ def print_catalogue(what: str) -> None:
 
 def _entries(kind: str) -> dict[str, str]:
     """What there is of a kind, each with one line about it."""
-    files = {"configs": config_files, "claims": claim_files}
+    files = {"configs": config_files() | sweep_files(), "claims": claim_files()}
     if kind in files:
-        return {name: first_comment(path) for name, path in files[kind]().items()}
+        return {name: first_comment(path) for name, path in files[kind].items()}
     return {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()}

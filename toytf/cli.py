@@ -97,6 +97,48 @@ def probe_command(
     print_probes(run, probe, step=step, seed=seed, on=on)
 
 
+@app.command("sweep")
+def sweep_command(
+    config: Annotated[
+        Path, typer.Argument(help="A config that ships, such as quickstart or sweeps/tiny, or a YAML file.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUES]...",
+            help="What to vary, such as model.d_model=[64,128], train.optimizer.lr=log(1e-4,1e-1,7) or seeds=3; "
+            "KEY=VALUE changes the config of all runs.",
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Where runs go: process (this machine) or ray (a cluster).")] = "process",
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time [default: the number of cores].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Its directory [default: sweeps/<config name>-<hash>].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a sweep that was stopped.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Continue it, and try again what failed.")] = False,
+    address: Annotated[str | None, typer.Option(help="With ray: the cluster [default: one on this machine].")] = None,
+    gpus: Annotated[float, typer.Option(help="With ray: the GPUs of a run, or the fraction of one.")] = 0.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print which runs there would be, and run nothing.")
+    ] = False,
+) -> None:
+    """Run an experiment at many points, with error bars over seeds; prints the best points, and the directory last."""
+    if dry_run:
+        from toytf.sweeps.plan import plan_sweep
+        from toytf.sweeps.terminal import print_plan
+
+        print_plan(plan_sweep(config, overrides or []))
+        return
+    from toytf.sweeps.sweep import sweep
+    from toytf.sweeps.terminal import check_failures, print_sweep
+
+    done = sweep(
+        config, overrides or [], out=out, resume=resume, retry=retry,
+        engine=engine, jobs=jobs, address=address, gpus=gpus,
+    )  # fmt: skip
+    print_sweep(done)
+    check_failures(done)
+
+
 @app.command("claims")
 def claims_command(
     names: Annotated[

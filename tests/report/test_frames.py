@@ -22,7 +22,7 @@ from toytf.models import ToyTransformer
 from toytf.randomness import generator
 from toytf.report import frames
 from toytf.report.frames import FRAMES, POSITIONS, SEQUENCES, Store, _spread, frames_of
-from toytf.report.page import _as_script
+from toytf.report.page import as_script
 from toytf.report.portrait import WINDOW, example_of
 from toytf.task import Batch
 from toytf.views.sequence import sequence_views
@@ -103,7 +103,7 @@ def test_names_that_would_end_a_script_survive_it() -> None:
     names = ["</script><script>alert(1)</script>", "<!--", "a\u2028b", '"quoted"', "\\u003c", "é 北 🦊"]
     store = Store()
     number = store.names(names)
-    text = _as_script(store.to_json())
+    text = as_script(store.to_json())
     assert "<" not in text
     assert json.loads(text)["names"][number] == names
 

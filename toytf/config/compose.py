@@ -34,7 +34,7 @@ def read_config(
         merged = _compose(_with_places(dict(source), path.parent), path, ())
     if isinstance(overrides, str):
         overrides = [overrides]
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_parse, overrides)
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
     for key, value in pairs:
         _override(merged, key, value)
     return {str(key): value for key, value in merged.items()}
@@ -119,7 +119,8 @@ def _with_places(value: Any, folder: Path) -> Any:
     return {key: _with_places(inner, folder) for key, inner in value.items()}
 
 
-def _parse(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, Any]:
+    """Key and value of an override such as `train.steps=500`."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UserError(f"override {shortened(repr(text))}: expected key=value, such as train.steps=500")

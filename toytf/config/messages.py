@@ -33,6 +33,8 @@ def _sentence(path: str, problems: list[ErrorDetails]) -> str:
     problem, context = problems[0], problems[0].get("ctx", {})
     given = problem["input"]
     match problem["type"]:
+        case "unknown_key" if not path and context["key"] == "sweep":
+            sentence = "this config has a section sweep: run it with `toytf sweep`, or leave that section out"
         case "unknown_key":  # of toytf.config.sections, as is too_large
             section = f' in "{path}"' if path else ""
             sentence = f'unknown key "{shortened(context["key"])}"{section}: {context["hint"]}'

@@ -106,10 +106,10 @@ def dump(config: Config) -> str:
     return dump_yaml(config.model_dump(mode="json"))
 
 
-def digest(config: Config) -> str:
-    """Eight hexadecimal digits that name a resolved config, whatever it logs to."""
+def digest(config: Config, digits: int = 8) -> str:
+    """Hexadecimal digits that name a resolved config, whatever it logs to."""
     content = config.model_dump(mode="json", exclude={"logging"})
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 def flattened(config: Config) -> dict[str, Any]:

@@ -45,7 +45,12 @@ def config_folder() -> Path:
 
 def config_files() -> dict[str, Path]:
     """The configs that can be run, by bare name; `models` holds parts that others build on."""
-    return {name: path for name, path in _below("").items() if not name.startswith(("models/", "claims/"))}
+    return {name: path for name, path in _below("").items() if not name.startswith(("models/", "claims/", "sweeps/"))}
+
+
+def sweep_files() -> dict[str, Path]:
+    """The sweeps that ship, by bare name: `sweeps/tiny`."""
+    return {f"sweeps/{name}": path for name, path in _below("sweeps").items()}
 
 
 def claim_files() -> dict[str, Path]:
@@ -76,7 +81,7 @@ def why_missing(name: str | Path, path: Path) -> str:
     now = RENAMED_CONFIGS.get(_bare(PurePath(*path.parts[-2:])))
     if now is not None:
         return f"this config is now called {now}"
-    hint = nearest_shipped(_bare(name), config_files())
+    hint = nearest_shipped(_bare(name), [*config_files(), *sweep_files()])
     return f"no such config{hint} (`toytf list configs` shows all that ship with toytf)"
 
 

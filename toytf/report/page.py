@@ -86,7 +86,7 @@ def render(runs: Sequence[tuple[Run, dict[str, Any]]]) -> str:
     if comparison is not None:
         title = f"{listed(comparison.names) if len(runs) <= NAMED else f'{len(runs)} runs'} compared"
     own = [article.pop("data") for article in articles]
-    data = _as_script({"runs": own, "figures": content.figures.by_name, **content.store.to_json()})
+    data = as_script({"runs": own, "figures": content.figures.by_name, **content.store.to_json()})
     return template("page.html.j2").render(
         title=title, articles=articles, comparison=comparison, overlaid=overlaid, data=data, plotly=get_plotlyjs()
     )
@@ -212,7 +212,7 @@ def _limits(run: Run) -> dict[str, dict[str, float]]:
     return found
 
 
-def _as_script(data: Any) -> str:
+def as_script(data: Any) -> str:
     """JSON that nothing in it can end early: a script element ends at the first `</script`."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 

@@ -3,8 +3,10 @@
 import sys
 import textwrap
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Self
 
 from rich import box
@@ -38,8 +40,12 @@ EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal to draw a bar on."""
 
 
+_within: ContextVar[bool] = ContextVar("within", default=False)
+"""Does a progress go on that this one is a part of?"""
+
+
 class _Progress(ABC):
-    """Bars on a terminal; elsewhere, such as in a log file, a line now and then."""
+    """Bars on a terminal; elsewhere, such as in a log file, a line now and then. One within another says nothing."""
 
     def __init__(self, *columns: ProgressColumn) -> None:
         console = Console(stderr=True)
@@ -47,8 +53,12 @@ class _Progress(ABC):
         self._bars = Progress(*bars, console=console, disable=not console.is_terminal)
         self._ended = threading.Event()
         self._speaker = None if console.is_terminal else threading.Thread(target=self._speak, daemon=True)
+        self._token: Token[bool] | None = None
 
     def __enter__(self) -> Self:
+        if _within.get():
+            self._bars.disable, self._speaker = True, None
+        self._token = _within.set(True)
         self._bars.start()
         if self._speaker is not None:
             self._speaker.start()
@@ -57,6 +67,8 @@ class _Progress(ABC):
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._bars.stop()
+        if self._token is not None:
+            _within.reset(self._token)
 
     def _speak(self) -> None:
         while not self._ended.wait(EVERY):
@@ -145,6 +157,45 @@ class CaseLine(_Progress):
 
     def _status(self) -> str:
         return f"{self._done} of {self._n_cases} done, now {self._name}"
+
+
+class SweepLine(_Progress):
+    """One line for a sweep: how many runs are done, how many failed, and how long the others will take."""
+
+    def __init__(self, n_runs: int, n_done: int, n_failed: int) -> None:
+        super().__init__(TimeRemainingColumn(compact=True), TextColumn("{task.fields[failed]}", markup=False))
+        self._n_runs, self._done, self._failed = n_runs, n_done + n_failed, n_failed
+        self._before, self._began = self._done, time.monotonic()
+        self._task = self._bars.add_task("runs", total=n_runs, completed=self._done, failed=self._failures())
+
+    def ended(self, n: int, n_failed: int) -> None:
+        """Count runs that came to their end, some of which failed."""
+        self._done += n
+        self._failed += n_failed
+        self._bars.update(self._task, completed=self._done, failed=self._failures())
+        if self._done == self._n_runs:
+            self._say(self._status())
+
+    def _failures(self) -> str:
+        return f"{self._failed} failed" if self._failed else ""
+
+    def _status(self) -> str:
+        """`12 of 64 runs done, 1 failed, about 3 min left`."""
+        now, left = self._done - self._before, self._n_runs - self._done
+        seconds = (time.monotonic() - self._began) / now * left if now else None
+        about = "" if not seconds else f"about {_duration(seconds)} left"
+        done = f"{self._done} of {counted(self._n_runs, 'run')} done"
+        return ", ".join(filter(None, [done, self._failures(), about]))
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def wide_console() -> Console:

@@ -1,0 +1,291 @@
+"""Figures of a sweep: a metric against what is varied, beside theory, ideal and chance.
+
+By default every metric that is shown is drawn as curves: against the factor with most values, one curve for each value
+of the next factor, one panel for each of a third. Two factors that are numbers also give a heat map. Whatever else is
+varied is averaged over, and the title says so. Points that were drawn at random are dots.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from toytf.config.yaml_text import inline_yaml
+from toytf.figures import COLOURS, LONGEST_LABEL, empty_figure, fractions, literal, styled
+from toytf.measurement import KINDS
+from toytf.sweeps.config import FigureConfig, LineConfig
+from toytf.sweeps.expression import value_of
+from toytf.words import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toytf.sweeps.opened import Sweep
+
+LEVELS = {"theory": "dash", "ideal": "dash", "chance": "dot"}
+"""What curves are drawn beside, and how; a limit far away would hide them."""
+MOST_PANELS = 4
+MOST_CURVES = 12
+MOST_TICKS = 14
+MOST_TEXTS = 200
+"""Cells of a heat map that have room for their number."""
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """What a figure is drawn against: expressions of config keys."""
+
+    x: str
+    y: str | None = None
+    color: str | None = None
+    panel: str | None = None
+    averaged: tuple[str, ...] = ()
+    """Factors that differ among the points that a mean is taken over."""
+
+    def named(self) -> dict[str, str]:
+        """The expressions by what they are for."""
+        given = {"x": self.x, "y": self.y, "color": self.color, "panel": self.panel}
+        return {name: expression for name, expression in given.items() if expression}
+
+
+def sweep_figures(sweep: "Sweep", measured: "pd.DataFrame") -> Iterator[tuple[str, go.Figure]]:
+    """The figures of a sweep by name: those of its section, or those that its factors call for."""
+    if sweep.section.figures:
+        for i, given in enumerate(sweep.section.figures, 1):
+            axes = _Axes(given.x, given.y, given.color)
+            rows = _rows(sweep, measured, given.metric, axes)
+            if len(rows):
+                yield f"{i}_{_file_name(given.metric)}", _drawn(sweep, given, axes, rows)
+        return
+    for metric in sweep.shown:
+        own = measured[measured["metric"] == metric]
+        for name, kind, axes in _chosen(sweep):
+            rows = _rows(sweep, own, metric, axes)
+            if len(rows):
+                figure = FigureConfig(kind=kind, metric=metric, x=axes.x, y=axes.y, color=axes.color)
+                yield f"{_file_name(metric)}{name}", _drawn(sweep, figure, axes, rows)
+
+
+def _file_name(metric: str) -> str:
+    return re.sub(r"\W+", "_", metric)
+
+
+# What is drawn against what
+
+
+def _chosen(sweep: "Sweep") -> Iterator[tuple[str, Any, _Axes]]:
+    """The figures of a metric: the end of the name, the kind, and the axes."""
+    points = {member.point: member.at for member in sweep.members}
+    values = {key: list(dict.fromkeys(_hashable(at.get(key)) for at in points.values())) for key in sweep.factors}
+    several = [key for key in sweep.factors if len(values[key]) > 1]
+    several = [key for i, key in enumerate(several) if not _follows(key, several[:i], points)]
+    if not several:
+        return
+    numeric = [key for key in several if all(_is_number(value) for value in values[key])]
+    if len(several) > 1 and len(points) < math.prod(len(values[key]) for key in several):
+        for key in several:  # no grid: every point by itself
+            yield f"_by_{_file_name(key)}", "curves", _Axes(key, averaged=tuple(k for k in several if k != key))
+        return
+    by_length = sorted(several, key=lambda key: (key not in numeric, -len(values[key])))
+    x, *others = by_length
+    color = next((key for key in others if len(values[key]) <= MOST_CURVES), None)
+    panel = next((key for key in others if key != color and len(values[key]) <= MOST_PANELS), None)
+    left = tuple(key for key in others if key not in (color, panel))
+    yield "", "curves", _Axes(x, color=color, panel=panel, averaged=left)
+    if len(numeric) > 1:
+        across, up = by_length[:2]
+        yield "_map", "heatmap", _Axes(across, y=up, averaged=tuple(key for key in several if key not in (across, up)))
+
+
+def _follows(key: str, others: Sequence[str], points: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Does one of the others decide the value of this key in every point, as in a zip?"""
+    for other in others:
+        pairs = {(_hashable(at.get(other)), _hashable(at.get(key))) for at in points.values()}
+        if len(pairs) == len({first for first, _ in pairs}):
+            return True
+    return False
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else inline_yaml(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _rows(sweep: "Sweep", measured: "pd.DataFrame", metric: str, axes: _Axes) -> "pd.DataFrame":
+    """The values of a metric, one row a seed, with a column for each axis."""
+    own = measured[measured["metric"] == metric]
+    found = own[["run", "seed", "value", *KINDS]].copy()
+    known = {member.id: {**member.known, **member.at} for member in sweep.members}
+    for name, expression in axes.named().items():
+        found[name] = [_hashable(value_of(expression, known[run])) for run in own["run"]]
+    return found
+
+
+# Drawing
+
+
+def _drawn(sweep: "Sweep", given: FigureConfig, axes: _Axes, rows: "pd.DataFrame") -> go.Figure:
+    title = given.title or _title(sweep, given.metric, axes)
+    if given.kind == "heatmap":
+        figure = heat_map(rows, title, x=given.x, y=str(given.y), lines=given.lines)
+    else:
+        logarithmic = given.x in sweep.log
+        figure = curves(rows, title, axes, metric=given.metric, log=logarithmic, lines=given.lines)
+    return figure.update_layout(meta={"says": sweep.phrase(given.metric)})
+
+
+def _title(sweep: "Sweep", metric: str, axes: _Axes) -> str:
+    """The metric, what it is drawn against, and what it is a mean over."""
+    against = listed([axis for axis in (axes.x, axes.y, axes.color, axes.panel) if axis])
+    mean = f", mean over {listed(axes.averaged)}" if axes.averaged else ""
+    return f"{metric} by {against}{mean}{', as a map' if axes.y else ''}"
+
+
+def curves(
+    rows: "pd.DataFrame", title: str, axes: _Axes, *, metric: str, log: bool, lines: Sequence[LineConfig] = ()
+) -> go.Figure:
+    """Means with their standard deviations as bars, beside theory, ideal and chance; one panel below another."""
+    rows = rows.assign(**{name: "" for name in ("color", "panel") if name not in rows})
+    panels, colors = _ordered(rows["panel"]), _ordered(rows["color"])
+    named = [f"{_short(axes.panel)} = {_text(panel)}" for panel in panels] if axes.panel else None
+    figure = make_subplots(
+        figure=empty_figure(), rows=len(panels), cols=1, subplot_titles=named, vertical_spacing=0.24 / len(panels)
+    )
+    common = {kind: level for kind in LEVELS if (level := _common(rows[kind])) is not None}
+    ends = _ordered(rows["x"])
+    for i, panel in enumerate(panels, 1):
+        for j, color in enumerate(colors):
+            own = rows[(rows["panel"] == panel) & (rows["color"] == color)]
+            label = f"{_short(axes.color)} = {_text(color)}" if axes.color else "measured"
+            for trace in _curve(own, label, COLOURS[j % len(COLOURS)], [*LEVELS.keys() - common.keys()]):
+                figure.add_trace(trace.update(showlegend=i == 1), row=i, col=1)
+        for kind, level in common.items():
+            style = {"color": "black" if kind != "chance" else "gray", "dash": LEVELS[kind], "width": 1.5}
+            line = go.Scatter(
+                x=[ends[0], ends[-1]], y=[level, level], name=kind, mode="lines", line=style, showlegend=i == 1
+            )
+            figure.add_trace(line, row=i, col=1)
+        for line in _theory(lines):
+            figure.add_trace(line.update(showlegend=i == 1), row=i, col=1)
+    figure.update_xaxes(**_axis(ends, log=log))
+    figure.update_xaxes(title=axes.x, row=len(panels))
+    figure.update_yaxes(title=metric)
+    height = 160 + 280 * len(panels)
+    return styled(figure, title, height=height).update_layout(showlegend=True, legend_y=-80 / height)
+
+
+def _curve(rows: "pd.DataFrame", label: str, colour: str, levels: Sequence[str]) -> Iterator[go.Scatter]:
+    """A curve, and dashed in its colour what it can be read against."""
+    if rows.empty:
+        return
+    by_x = rows.groupby("x", sort=False)
+    places = _ordered(rows["x"])
+    mean, spread = by_x["value"].mean().reindex(places), by_x["value"].std(ddof=1).reindex(places).fillna(0)
+    label = literal(label, LONGEST_LABEL)
+    bars = {"array": list(spread), "visible": bool((spread > 0).any())}
+    yield go.Scatter(
+        x=places, y=list(mean), error_y=bars, name=label, legendgroup=label, mode="markers+lines",
+        line={"color": colour, "width": 1.5}, marker_size=7,
+    )  # fmt: skip
+    for kind, dash in LEVELS.items():
+        level = by_x[kind].mean().reindex(places)
+        if kind in levels and level.notna().any():
+            style = {"color": colour, "dash": dash, "width": 1.5 if kind == "theory" else 1}
+            beside = kind if label == "measured" else f"{kind}: {label}"
+            yield go.Scatter(x=places, y=list(level), name=beside, legendgroup=label, mode="lines", line=style)
+
+
+def heat_map(
+    rows: "pd.DataFrame", title: str, *, x: str, y: str, lines: Sequence[LineConfig] = ()
+) -> go.Figure:  # fmt: skip
+    """The mean of a metric in cells, with lines of theory where they pass between the values of the axes."""
+    across, up = _ordered(rows["x"]), _ordered(rows["y"])
+    mean = rows.groupby(["x", "y"])["value"].mean()
+    table = {_text(a): [float(mean.get((a, b), math.nan)) for b in up] for a in across}
+    figure = fractions(table, [_text(b) for b in up], title)
+    figure.update_traces(x=list(range(len(across))), y=list(range(len(up))), customdata=_names(x, across, y, up))
+    figure.update_traces(hovertemplate="%{customdata}: %{z:.3g}<extra></extra>")
+    values = mean.to_numpy()
+    if values.min() < 0 or values.max() > 1:
+        figure.update_traces(zmin=float(values.min()), zmax=float(values.max()), texttemplate="%{z:.3g}")
+    if len(across) * len(up) > MOST_TEXTS:
+        figure.update_traces(texttemplate=None)
+    for line in lines:
+        places = [(_place(a, across), _place(b, up)) for a, b in line.points]
+        shown = [(a, b) for a, b in places if -0.5 <= a <= len(across) - 0.5 and -0.5 <= b <= len(up) - 0.5]
+        if len(shown) > 1:
+            across_line, up_line = zip(*shown, strict=True)
+            style = {"color": "red", "width": 3, "dash": "dash"}
+            trace = go.Scatter(x=across_line, y=up_line, name=line.label, mode="lines", line=style, showlegend=True)
+            figure.add_trace(trace)
+    ticks = [{"tickvals": list(range(len(v))), "ticktext": [_text(one) for one in v]} for v in (across, up)]
+    figure.update_xaxes(**ticks[0], title=x, range=[-0.5, len(across) - 0.5])
+    figure.update_yaxes(**ticks[1], title=y, range=[-0.5, len(up) - 0.5], autorange=False)
+    return figure.update_layout(height=max(320, 180 + 34 * len(up)))
+
+
+def _theory(lines: Sequence[LineConfig]) -> Iterator[go.Scatter]:
+    for line in lines:
+        across, up = zip(*line.points, strict=True)
+        style = {"color": "red", "width": 2, "dash": "dash"}
+        yield go.Scatter(x=across, y=up, name=line.label, mode="lines", line=style)
+
+
+def _common(levels: "pd.Series[float]") -> float | None:
+    """The value that all rows have, if they do."""
+    if levels.isna().any():
+        return None
+    return float(levels.iloc[0]) if np.allclose(levels, levels.iloc[0], rtol=1e-9, atol=0) else None
+
+
+def _names(x: str, across: Sequence[Any], y: str, up: Sequence[Any]) -> list[list[str]]:
+    return [[f"{_short(x)} = {_text(a)}, {_short(y)} = {_text(b)}" for a in across] for b in up]
+
+
+def _ordered(values: "pd.Series[Any]") -> list[Any]:
+    """The different values: numbers ascending, others as they come."""
+    found = list(dict.fromkeys(values.tolist()))
+    return sorted(found) if all(map(_is_number, found)) else found
+
+
+def _axis(values: Sequence[Any], *, log: bool) -> dict[str, Any]:
+    """The kind of an axis with a tick at each of its values, if these are few."""
+    if not all(map(_is_number, values)):
+        return {"type": "category"}
+    ticks = {"tickvals": values, "ticktext": [_text(value) for value in values]} if len(values) <= MOST_TICKS else {}
+    positive = values[0] > 0
+    return {"type": "log" if positive and (log or _is_geometric(values)) else "linear", **ticks}
+
+
+def _is_geometric(values: Sequence[float]) -> bool:
+    """Are the ratios of neighbours more alike than their differences, as of 16, 32, 64?"""
+    if len(values) < 3:
+        return False
+    steps, ratios = np.diff(values), np.divide(values[1:], values[:-1])
+    return bool(ratios.max() / ratios.min() < steps.max() / steps.min())
+
+
+def _place(value: float, values: Sequence[Any]) -> float:
+    """Where a value is on an axis with one place for each of the ascending values, beyond its ends too."""
+    if len(values) == 1:
+        return 0.0 if value == values[0] else math.inf
+    i = min(max(int(np.searchsorted(values, value)), 1), len(values) - 1)
+    return float(i - 1 + (value - values[i - 1]) / (values[i] - values[i - 1]))
+
+
+def _short(expression: str | None) -> str:
+    """The last part of a key; a product as it is."""
+    text = expression or ""
+    return text if "*" in text else text.rpartition(".")[2]
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,88 @@
+"""What came out of a sweep in words: for each metric that is shown, where it is best and where it is worst."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from toytf.measurement import KINDS, reference_name, spread_name
+from toytf.report.table import TableRow
+from toytf.runs.summary import HALFWAY_STEP, ONSET
+from toytf.sweeps.points import label_of
+from toytf.words import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toytf.sweeps.opened import Sweep
+
+
+NOTHING = "–"
+
+
+def findings(sweep: "Sweep", points: "pd.DataFrame") -> Iterator[str]:
+    """A sentence for each metric that is shown: what it is, its name, where it is best and where it is worst."""
+    for metric in sweep.shown:
+        known = points[metric].dropna()
+        if known.empty:
+            yield f"{metric}: no finished run has it."
+            continue
+        better = direction(sweep, points, metric)
+        first, last = ("largest", "smallest") if better is None else ("best", "worst")
+        best, worst = (known.min(), known.max()) if better == "low" else (known.max(), known.min())
+        phrase = sweep.phrase(metric).rstrip(".")
+        said = f"{phrase[:1].upper()}{phrase[1:]} ({metric})" if phrase else metric
+        if best == worst:
+            yield f"{said}: {cell(sweep, points, metric, known.index[0])} at every point."
+            continue
+        ends = [
+            f"{word} {cell(sweep, points, metric, known[known == value].index[0])} {_where(sweep, known, value)}"
+            for word, value in ((first, best), (last, worst))
+        ]
+        yield f"{said}: {', '.join(ends)}{_against(sweep, points, metric)}."
+
+
+def direction(sweep: "Sweep", points: "pd.DataFrame", metric: str) -> str | None:
+    """Is a high or a low value better? None: nobody said."""
+    about = sweep.about(metric)
+    if about.at.get("quantity") == "loss" or about.group.name in (ONSET.name, HALFWAY_STEP.name):
+        return "low"
+    return "high" if reference_name("ideal", metric) in points else None
+
+
+def cell(sweep: "Sweep", points: "pd.DataFrame", metric: str, point: object) -> str:
+    """A metric at a point, with its spread over seeds; a dash where there is none."""
+    value, spread = _number(points, metric, point), _number(points, spread_name(metric), point)
+    return NOTHING if value is None else TableRow(sweep.about(metric), value, spread, ()).cells()[1]
+
+
+def levels(points: "pd.DataFrame", metric: str) -> list[str]:
+    """The kinds of reference that a metric has somewhere."""
+    return [kind for kind in KINDS if reference_name(kind, metric) in points]
+
+
+def level(sweep: "Sweep", points: "pd.DataFrame", metric: str, kind: str, point: object) -> str:
+    """What a metric can be read against at a point."""
+    value = _number(points, reference_name(kind, metric), point)
+    return NOTHING if value is None else TableRow(sweep.about(metric), value, None, ()).cells()[1]
+
+
+def _number(points: "pd.DataFrame", column: str, point: Any) -> float | None:
+    value = float(points[column].loc[point])
+    return None if math.isnan(value) else value
+
+
+def _where(sweep: "Sweep", known: "pd.Series[float]", value: float) -> str:
+    there = list(known[known == value].index)
+    first = label_of(sweep.at[there[0]])
+    more = f", and at {counted(len(there) - 1, 'other point')}" if len(there) > 1 else ""
+    return f"at {first}{more}" if first else ""
+
+
+def _against(sweep: "Sweep", points: "pd.DataFrame", metric: str) -> str:
+    """What a metric can be read against, where that is the same at all points."""
+    told = []
+    for kind in levels(points, metric):
+        found = {level(sweep, points, metric, kind, point) for point in points.index}
+        if len(found) == 1:
+            told.append(f"{kind} {found.pop()}")
+    return f" ({', '.join(told)})" if told else ""

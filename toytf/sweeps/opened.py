@@ -1,0 +1,283 @@
+"""A sweep on the disk: its runs, table, points and figures. It is read from the directory, also while it goes on."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toytf.config.sections import Config
+from toytf.config.yaml_text import dump_yaml
+from toytf.errors import UserError, nearest, one_line, shortened
+from toytf.files import write_atomic
+from toytf.measurement import KINDS, Quantity, quantity_of, reference_name, spread_name
+from toytf.report.headlines import short_table
+from toytf.runs import Run
+from toytf.runs.summary import described
+from toytf.sweeps.config import SweepConfig
+from toytf.sweeps.plan import SWEEP_FILE, Asked, Member, Plan, read_sweep
+from toytf.sweeps.points import Point, label_of
+from toytf.sweeps.table import column_of, read_measured, read_table, with_factors
+from toytf.words import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAN, ERRORS, PAGE, RUNS, FIGURES = "plan.json", "errors.json", "sweep.html", "runs", "figures"
+_SHOWN_OF_STUDY = 3
+_ASKED = 20
+"""Runs that are looked at for what metrics are about."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run of a sweep failed."""
+
+    error: str
+    """The class of the error, such as RunFailed."""
+    message: str
+    traceback: str = ""
+    """Where, if nobody foresaw it."""
+
+
+class Sweep:
+    """A directory with sweep.yaml, plan.json, runs/, table.csv, table.parquet, figures/ and sweep.html."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+        if not (self.directory / PLAN).is_file():
+            raise UserError(f"{directory}: not the directory of a sweep (it has no {PLAN})")
+        content = _read_json(self.directory / PLAN)
+        try:
+            self.factors = tuple(map(str, content["factors"]))
+            self.log = frozenset(map(str, content["log"]))
+            self.members = tuple(Member(**member) for member in content["runs"])
+        except (KeyError, TypeError):
+            raise UserError(f"{self.directory / PLAN} is damaged: restore it, or start with another --out") from None
+
+    # What was asked for
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The config that all runs share, and what is varied."""
+        return read_sweep(self.directory / SWEEP_FILE)
+
+    @property
+    def section(self) -> SweepConfig:
+        """What is varied and shown."""
+        return self.asked.section
+
+    @property
+    def title(self) -> str:
+        """What it shows, or its name."""
+        return self.asked.title or self.name
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.directory.resolve().name
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with it."""
+        return shlex.join(["toytf", "sweep", str(self.directory / SWEEP_FILE), "--resume"])
+
+    # What there is
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that are finished, in the order of the plan."""
+        return [run for run in (self.run(member) for member in self.members) if run.finished]
+
+    def run(self, member: Member) -> Run:
+        """The directory of a run, done or not."""
+        return Run(self.directory / RUNS / member.id)
+
+    @cached_property
+    def at(self) -> dict[int, Point]:
+        """The factors of each point."""
+        return {member.point: member.at for member in self.members}
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        """By run id, why it failed."""
+        path = self.directory / ERRORS
+        return {run: Failure(**told) for run, told in _read_json(path).items()} if path.exists() else {}
+
+    @property
+    def failed(self) -> "pd.DataFrame":
+        """One row for each run that failed: run, factors, seed, error, message."""
+        import pandas as pd
+
+        known = self.failures
+        rows = [
+            {"run": member.id, **member.at, "seed": member.seed, **asdict(known[member.id])}
+            for member in self.members
+            if member.id in known
+        ]
+        return pd.DataFrame(rows, columns=["run", *self.factors, "seed", "error", "message", "traceback"])
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """The last value of every metric of every run and seed: run, factors, seed, metric, value, ideal, theory …"""
+        return with_factors(self.measured(), self.members, self.factors)
+
+    def measured(self, known: "pd.DataFrame | None" = None) -> "pd.DataFrame":
+        """The same without factors; known: what was read before."""
+        known = read_table(self.directory) if known is None else known
+        return read_measured(self.directory / RUNS, self.members, known)
+
+    @property
+    def points(self) -> "pd.DataFrame":
+        """One row for each point with a finished run: factors, seeds, mean and `…/std` of the metrics that are shown.
+
+        What they can be read against has columns as in summary.json, such as `ideal/<metric>`.
+        """
+        return self.points_of(self.measured())
+
+    def points_of(self, measured: "pd.DataFrame") -> "pd.DataFrame":
+        """The same, from what was measured."""
+        import pandas as pd
+
+        point_of = {member.id: member.point for member in self.members}
+        measured = measured.assign(point=measured["run"].map(point_of))
+        seeds = measured.groupby("point").apply(lambda rows: len(rows[["run", "seed"]].drop_duplicates()))
+        found = pd.DataFrame({key: {point: self.at[point].get(key) for point in seeds.index} for key in self.factors})
+        found = found.reindex(seeds.index)
+        found["seeds"] = seeds.astype(int) if len(seeds) else pd.Series(dtype=int)
+        for metric in self.shown:
+            own = measured[measured["metric"] == metric].groupby("point")
+            found[metric] = own["value"].mean()
+            found[spread_name(metric)] = own["value"].std(ddof=1)
+            for kind in KINDS:
+                level = own[kind].mean()
+                if level.notna().any():
+                    found[reference_name(kind, metric)] = level
+        return found.rename(columns={key: column_of(key) for key in self.factors})
+
+    @cached_property
+    def shown(self) -> tuple[str, ...]:
+        """The metrics that the terminal and the page show; by default, what a run shows first."""
+        if self.section.show:
+            return self.section.show
+        for run in self.runs[:1]:
+            most = 1 if run.config.trains_model else _SHOWN_OF_STUDY
+            rows = short_table(run.summary, run.columns).rows[:most]
+            return tuple(row.cells()[0] for _, row in rows)
+        return ()
+
+    @cached_property
+    def _described(self) -> dict[str, tuple[Quantity, str]]:
+        """What metrics are about, and the phrase of those that the short table of a run shows."""
+        found: dict[str, tuple[Quantity, str]] = {}
+        wanted = {*self.shown, *(figure.metric for figure in self.section.figures)}
+        for run in self.runs[:_ASKED]:
+            if wanted <= found.keys():
+                break
+            summary, columns = run.summary, run.columns
+            phrases = {row.cells()[0]: phrase for phrase, row in short_table(summary, columns).rows}
+            new = described(summary, columns)
+            found |= {name: (about, phrases.get(name, "")) for name, about in new.items() if name not in found}
+        return found
+
+    def about(self, metric: str) -> Quantity:
+        """What a metric is about."""
+        return self._described[metric][0] if metric in self._described else quantity_of(metric)
+
+    def phrase(self, metric: str) -> str:
+        """What a metric is in a phrase; nothing if nobody said."""
+        known = self._described.get(metric)
+        return known[1] or known[0].group.meaning(known[0].label) if known else ""
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Metrics that should be shown but that no run has, each with the nearest that there is."""
+        known = self._described
+        if not known:
+            return {}
+        wanted = [*self.shown, *(figure.metric for figure in self.section.figures)]
+        # An onset that came in no run is no mistake.
+        lacking = [name for name in wanted if not {name, name.partition("/")[2]} & known.keys()]
+        return {name: nearest(name, known) for name in lacking}
+
+    # What it looks like
+
+    def figures(self) -> dict[str, Any]:
+        """The plotly figures by name: every metric that is shown against what is varied, or those of sweep.figures."""
+        from toytf.sweeps.figures import sweep_figures
+
+        return dict(sweep_figures(self, self.measured()))
+
+    def figure(self, name: str | None = None) -> Any:
+        """One figure, by default the first."""
+        found = self.figures()
+        if not found:
+            raise UserError(f"{self.directory}: there is nothing to draw yet")
+        if name is None:
+            return next(iter(found.values()))
+        if name not in found:
+            raise UserError(f'{self.directory}: no figure is called "{shortened(name)}": {nearest(name, found)}')
+        return found[name]
+
+    @property
+    def state(self) -> str:
+        """How far it is: `30 of 32 runs are done, 2 failed`."""
+        n_failed = len(self.failures)
+        done = f"{len(self.runs):,} of {counted(len(self.members), 'run')} are done"
+        return done + (f", {n_failed:,} failed" if n_failed else "")
+
+    def _repr_html_(self) -> str:
+        head = f"<p><b>{escape(one_line(self.title))}</b><br><code>{escape(str(self.directory))}</code>"
+        return f"{head}<br>{escape(self.state)}</p>{self.points.to_html(max_rows=20)}"
+
+    # Writing
+
+    def write_failures(self, failures: Mapping[str, Failure]) -> None:
+        """Keep why runs failed, in the order of the plan."""
+        kept = {member.id: asdict(failures[member.id]) for member in self.members if member.id in failures}
+        if kept or (self.directory / ERRORS).exists():
+            write_atomic(self.directory / ERRORS, (json.dumps(kept, indent=1) + "\n").encode())
+
+
+def open_sweep(directory: Path | str) -> Sweep:
+    """A sweep by its directory, done or not."""
+    return Sweep(directory)
+
+
+def write_sweep(plan: Plan, directory: Path) -> Sweep:
+    """Write down what was asked for and which runs that means."""
+    write_atomic(directory / SWEEP_FILE, dump_yaml(_as_config(plan.asked)).encode())
+    write_atomic(directory / PLAN, plan_json(plan))
+    return Sweep(directory)
+
+
+def plan_json(plan: Plan) -> bytes:
+    """The runs of a plan, without their configs."""
+    names = ("id", "point", "at", "known", "seed")
+    runs = [{name: getattr(run, name) for name in names} for run in plan.runs]
+    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in runs)
+    head = json.dumps({"factors": plan.points.factors, "log": sorted(plan.points.log)}, ensure_ascii=False)
+    return f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode()
+
+
+def _as_config(asked: Asked) -> dict[str, Any]:
+    """A config that gives the same sweep again."""
+    section: Config = asked.section
+    told = section.model_dump(mode="json", exclude_defaults=True)
+    return {**asked.base, "sweep": {**({"title": asked.title} if asked.title else {}), **told}}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, OSError, RecursionError):
+        raise UserError(f"{path} is damaged: restore it, or start the sweep with another --out") from None
+
+
+def member_label(member: Member) -> str:
+    """A run for people: its factors and its seed."""
+    seed = "" if member.seed is None else f"seed {member.seed}"
+    return " ".join(filter(None, [label_of(member.at), seed]))

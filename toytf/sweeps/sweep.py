@@ -1,0 +1,177 @@
+"""Run a sweep: what is not finished yet, wherever the engine runs it; table, figures and page grow with it."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from toytf.config.compose import Overrides
+from toytf.config.plugins import ExperimentConfig
+from toytf.engines import Ended, EngineOptions, Job, run_jobs
+from toytf.errors import Interrupted, ToytfError, UserError, reason
+from toytf.report.terminal import SweepLine
+from toytf.runs.lock import locked
+from toytf.runs.provenance import Origin
+from toytf.sweeps.opened import PLAN, RUNS, Failure, Sweep, member_label, write_sweep
+from toytf.sweeps.page import write_page
+from toytf.sweeps.plan import SWEEP_FILE, Plan, PlannedRun, Source, plan_sweep
+from toytf.sweeps.table import with_factors, write_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE_EVERY = 30.0
+"""Seconds between two tables while runs go on."""
+
+Told = tuple[str, str] | None
+"""Of a run: nothing if it is finished, else the class of the error and its sentence."""
+
+
+def sweep(
+    source: Source,
+    overrides: Overrides = (),
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    retry: bool = False,
+    engine: str = "process",
+    jobs: int | None = None,
+    address: str | None = None,
+    gpus: float = 0.0,
+) -> Sweep:
+    """Run a config (a file, the bare name of one that ships, or a mapping) at many points.
+
+    overrides: a list of values, or a text such as `log(1e-4, 1e-1, 7)`, is varied; any other value is set.
+    resume: go on with what is not finished; retry: also with what failed. jobs: at a time, by default as many as there
+    are cores.
+    """
+    given = cast(Literal["process", "ray"], engine)  # which says so itself if it is another
+    options = EngineOptions(given, usable_cores() if jobs is None else jobs, address=address, gpus=gpus)
+    plan = plan_sweep(source, overrides)
+    if out is None and (resume or retry) and isinstance(source, str | Path) and Path(source).name == SWEEP_FILE:
+        out = Path(source).parent
+    return run_plan(plan, plan.directory if out is None else Path(out), options, resume=resume or retry, retry=retry)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: bool, retry: bool) -> Sweep:
+    """Run what is left of a plan in a directory."""
+    _check_directory(plan, directory, resume=resume)
+    try:
+        (directory / RUNS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file, but --out should be a directory" if directory.is_file() else reason(error)
+        raise UserError(f"{directory}: cannot be written: {why}") from None
+    with locked(directory):
+        sweep = write_sweep(plan, directory)
+        work = _Work(plan, sweep, retry=retry)
+        try:
+            work.run(options)
+        except Interrupted:
+            work.conclude()
+            raise Interrupted(f"stopped: {sweep.state}; to continue: {sweep.resume_command}") from None
+        work.conclude()
+    return sweep
+
+
+def _check_directory(plan: Plan, directory: Path, *, resume: bool) -> None:
+    """Refuse a directory that holds something else, or a sweep that nobody asked to go on with."""
+    if (directory / PLAN).exists():
+        if [member.id for member in Sweep(directory).members] != [run.id for run in plan.runs]:
+            raise UserError(f"{directory} holds a different sweep: choose another --out")
+        if not resume:
+            raise UserError(f"{directory} already holds a sweep: add --resume to continue it, or choose another --out")
+    elif (directory / "config.yaml").exists() or (directory / RUNS).exists():
+        raise UserError(f"{directory} holds something else: choose another --out")
+
+
+class _Work:
+    """What is left of a sweep, and what has come out so far."""
+
+    def __init__(self, plan: Plan, sweep: Sweep, *, retry: bool) -> None:
+        self._plan, self._sweep = plan, sweep
+        self._sizes = {run.group: len(group) for group in plan.groups for run in group}
+        self._failures = {} if retry else dict(sweep.failures)
+        sweep.write_failures(self._failures)
+        self._measured: pd.DataFrame | None = None
+        self._written = time.monotonic()
+
+    def run(self, options: EngineOptions) -> None:
+        """Run every group that has something left, and note what fails."""
+        finished = {run.id for run in self._plan.runs if self._sweep.run(run).finished}
+        settled = finished | self._failures.keys()
+        left = [[run for run in group if run.id not in settled] for group in self._plan.groups]
+        jobs = {_name(group): group for group in left if group}
+        with SweepLine(len(self._plan.runs), len(finished), len(self._failures)) as line:
+            for ended in run_jobs((self._job(name, group) for name, group in jobs.items()), options):
+                failed = self._failed(ended, jobs[ended.job.name])
+                if failed:
+                    self._failures |= failed
+                    self._sweep.write_failures(self._failures)
+                line.ended(len(jobs[ended.job.name]), len(failed))
+                if time.monotonic() - self._written > TABLE_EVERY:
+                    self.write_table()
+
+    def _job(self, name: str, group: Sequence[PlannedRun]) -> Job:
+        arguments = {
+            "configs": [_ready(run.config, self._sizes[run.group], self._sweep.name) for run in group],
+            "directories": [str(self._sweep.run(run).directory) for run in group],
+            "page": self._sweep.section.pages,
+            "origin": Origin(self._sweep.asked.title or None, self._sweep.resume_command),
+        }
+        return Job(name, "toytf.sweeps.sweep:run_group", arguments, weight=float(len(group)))
+
+    def _failed(self, ended: Ended, group: Sequence[PlannedRun]) -> dict[str, Failure]:
+        """The runs of a group that failed, and why; if the whole group was lost, those that are not finished."""
+        if ended.error is not None:
+            lost = Failure(type(ended.error).__name__, str(ended.error), ended.traceback)
+            return {run.id: lost for run in group if not self._sweep.run(run).finished}
+        told: Sequence[Told] = ended.result
+        return {run.id: Failure(*one) for run, one in zip(group, told, strict=True) if one is not None}
+
+    def write_table(self) -> "pd.DataFrame":
+        """Write what has been measured so far."""
+        self._measured = self._sweep.measured(self._measured)
+        write_table(with_factors(self._measured, self._sweep.members, self._sweep.factors), self._sweep.directory)
+        self._written = time.monotonic()
+        return self._measured
+
+    def conclude(self) -> None:
+        """Write table, figures and page."""
+        write_page(self._sweep, self.write_table())
+        for metric, hint in self._sweep.unknown.items():
+            sys.stderr.write(f'toytf: no run has the metric "{metric}", which the sweep should show: {hint}\n')
+
+
+def _name(group: Sequence[PlannedRun]) -> str:
+    """What a job is called: after its first run."""
+    others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return f"{member_label(group[0])}{others}"
+
+
+def _ready(config: ExperimentConfig, size: int, name: str) -> ExperimentConfig:
+    """A config as it is run: with the size of its group, and the sweep as its wandb group."""
+    changes: dict[str, Any] = {"stack": size} if size > 1 else {}
+    logging = getattr(config, "logging", None)
+    if logging is not None and logging.group is None:
+        changes["logging"] = logging.model_copy(update={"group": name})
+    return config.model_copy(update=changes)
+
+
+def run_group(
+    configs: Sequence[ExperimentConfig], directories: Sequence[str], page: bool, origin: Origin
+) -> list[Told]:  # fmt: skip
+    """The job of a group, in whichever process: train its runs together, and say of each how it ended."""
+    from toytf.experiments.launch import run_together
+
+    ends = run_together(configs, [Path(directory) for directory in directories], page=page, origin=origin)
+    for end in ends:
+        if isinstance(end, Interrupted):
+            raise end  # then none of the group has failed: all go on another time
+    return [(type(end).__name__, str(end)) if isinstance(end, ToytfError) else None for end in ends]

@@ -1,0 +1,130 @@
+"""The values of a factor: a list, or `log(lo, hi, n)`, `linear(lo, hi, n)`, `range(lo, hi, step)`; and random draws.
+
+    log       lo (hi / lo)^(i / (n − 1)),  three significant digits, more only where two values would be the same
+    linear    lo + (hi − lo) i / (n − 1)
+    range     lo, lo + step, … up to hi, which belongs to it
+
+Ends are kept as they are written. Where both are whole numbers, `whole` has the values as whole numbers too: which of
+the two a config wants is for the config to say.
+"""
+
+import math
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toytf.config.yaml_text import load_yaml
+from toytf.errors import UserError, nearest, shortened
+
+DIGITS = 3
+"""Significant digits of a value between two ends: ids and labels stay short."""
+MOST_DIGITS = 15
+_CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
+_FORMS = {"log": "log(lo, hi, n)", "linear": "linear(lo, hi, n)", "range": "range(lo, hi, step)"}
+_DRAWS = {"log": "log(lo, hi)", "uniform": "uniform(lo, hi)", "integer": "integer(lo, hi)"}
+_MOST = 100_000
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one factor in their order."""
+
+    values: tuple[Any, ...]
+    log: bool = False
+    """Do they belong on a logarithmic axis?"""
+    whole: tuple[int, ...] | None = None
+    """The same as whole numbers, if the ends are whole and the others are not."""
+
+
+def is_spread(value: Any) -> bool:
+    """Is this a text such as `log(1e-4, 1e-1, 7)`, which stands for several values?"""
+    called = _CALL.fullmatch(value) if isinstance(value, str) else None
+    return called is not None and called[1] in _FORMS
+
+
+def values_of(key: str, given: Any) -> Values:
+    """The values that a list or a text gives for a key."""
+    if isinstance(given, list | tuple):
+        if not given:
+            raise UserError(f"{key}: the list of its values is empty")
+        return Values(tuple(given))
+    name, numbers = _called(key, given, _FORMS)
+    lo, hi, last = _numbers(key, given, numbers, 3, _FORMS[name])
+    if name == "range":
+        return Values(_stepped(key, given, lo, hi, last))
+    if not isinstance(last, int) or not 2 <= last <= _MOST:
+        raise UserError(f"{key} = {shortened(str(given))}: the number of values should be a whole number, 2 or more")
+    if lo == hi or (name == "log" and min(lo, hi) <= 0):
+        ends = "two different numbers above 0" if name == "log" else "two different numbers"
+        raise UserError(f"{key} = {shortened(str(given))}: {name} goes between {ends}")
+    between = [_at(name, lo, hi, i / (last - 1)) for i in range(1, last - 1)]
+    values = (lo, *_rounded(between, lo, hi, DIGITS if name == "log" else MOST_DIGITS - 3), hi)
+    if not isinstance(lo, int) or not isinstance(hi, int):
+        return Values(values, log=name == "log")
+    values = tuple(int(value) if float(value).is_integer() else value for value in values)
+    whole = None if all(isinstance(value, int) for value in values) else (lo, *map(round, between), hi)
+    return Values(values, log=name == "log", whole=whole)
+
+
+def draw_of(key: str, given: Any) -> Callable[[random.Random], Any]:
+    """How a random value of a key is drawn: one of a list, or by `log`, `uniform` or `integer`."""
+    if isinstance(given, list | tuple):
+        choices = values_of(key, given).values
+        return lambda source: source.choice(choices)
+    name, numbers = _called(key, given, _DRAWS)
+    lo, hi = _numbers(key, given, numbers, 2, _DRAWS[name])
+    whole = isinstance(lo, int) and isinstance(hi, int)
+    if lo >= hi or (name == "log" and lo <= 0) or (name == "integer" and not whole):
+        wanted = {"log": "numbers above 0", "uniform": "numbers", "integer": "whole numbers"}[name]
+        raise UserError(f"{key} = {shortened(str(given))}: {name} goes from one to another of two {wanted}")
+    if name == "integer":
+        return lambda source: source.randint(int(lo), int(hi))
+    return lambda source: float(f"{_at('log' if name == 'log' else 'linear', lo, hi, source.random()):.{DIGITS}g}")
+
+
+def _called(key: str, given: Any, forms: dict[str, str]) -> tuple[str, str]:
+    """The name and the arguments of a text such as `log(1, 10, 3)`."""
+    called = _CALL.fullmatch(given) if isinstance(given, str) else None
+    accepted = f"a list, {', '.join(forms.values())}"
+    if called is None:
+        quotes = ", in quotes" if isinstance(given, str) and "(" in given else ""
+        raise UserError(f"{key} = {shortened(str(given))}: its values should be {accepted}{quotes}")
+    if called[1] not in forms:
+        raise UserError(f'{key} = {shortened(given)}: "{shortened(called[1])}" is unknown: {nearest(called[1], forms)}')
+    return called[1], called[2]
+
+
+def _numbers(key: str, given: str, text: str, n: int, form: str) -> Sequence[Any]:
+    found = load_yaml(f"[{text}]", key)
+    numbers = [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) != n or len(found) != n or not all(map(math.isfinite, numbers)):
+        raise UserError(f"{key} = {shortened(given)}: expected {n} numbers, {form}")
+    return numbers
+
+
+def _at(name: str, lo: float, hi: float, part: float) -> float:
+    """The value a part of the way from lo to hi."""
+    return float(lo * (hi / lo) ** part) if name == "log" else float(lo + (hi - lo) * part)
+
+
+def _rounded(between: Sequence[float], lo: float, hi: float, digits: int) -> list[float]:
+    """The values between two ends with so many digits, or as many as keep them in their order."""
+    for n in range(digits, MOST_DIGITS + 1):
+        found = [float(f"{value:.{n}g}") for value in between]
+        ordered = [lo, *found, hi]
+        if sorted(set(ordered), reverse=lo > hi) == ordered:
+            return found
+    return list(between)
+
+
+def _stepped(key: str, given: str, lo: float, hi: float, step: float) -> tuple[float, ...]:
+    """From lo to hi by a step."""
+    n = math.floor((hi - lo) / step + 1e-9) + 1 if step else 0
+    if not 2 <= n <= _MOST:
+        raise UserError(
+            f"{key} = {shortened(given)}: range goes from lo to hi by a step, and should give 2 to {_MOST} values"
+        )
+    whole = isinstance(lo, int) and isinstance(step, int)
+    return tuple(lo + step * i if whole else float(f"{lo + step * i:.{MOST_DIGITS - 3}g}") for i in range(n))
