@@ -18,7 +18,7 @@ from toytf.config.shipped import claim_files, config_files, config_folder
 from toytf.errors import UserError
 
 SMALLEST = {"experiment": "train", "task": {"kind": "bigram"}}
-SHIPPED = sorted(path for path in config_folder().rglob("*.yaml") if "claims" not in path.parts)
+SHIPPED = sorted(path for path in config_folder().rglob("*.yaml") if not {"claims", "sweeps"} & {*path.parts})
 
 
 # --- overrides

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -219,7 +220,7 @@ def heat_map(
     if len(across) * len(up) > MOST_TEXTS:
         figure.update_traces(texttemplate=None)
     for line in lines:
-        places = [(_place(a, across), _place(b, up)) for a, b in line.points]
+        places = [(_place(a, across), _place(b, up)) for a, b in _dense(line.points)]
         shown = [(a, b) for a, b in places if -0.5 <= a <= len(across) - 0.5 and -0.5 <= b <= len(up) - 0.5]
         if len(shown) > 1:
             across_line, up_line = zip(*shown, strict=True)
@@ -230,6 +231,13 @@ def heat_map(
     figure.update_xaxes(**ticks[0], title=x, range=[-0.5, len(across) - 0.5])
     figure.update_yaxes(**ticks[1], title=y, range=[-0.5, len(up) - 0.5], autorange=False)
     return figure.update_layout(height=max(320, 180 + 34 * len(up)))
+
+
+def _dense(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """A line with many points: places of a heat map are not proportional to values, so that a straight line bends."""
+    for (a, b), (c, d) in pairwise(points):
+        for part in np.linspace(0, 1, 100).tolist():
+            yield a + (c - a) * part, b + (d - b) * part
 
 
 def _theory(lines: Sequence[LineConfig]) -> Iterator[go.Scatter]:
