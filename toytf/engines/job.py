@@ -8,6 +8,12 @@ from typing import Any, Literal
 
 from toytf.errors import RunFailed, ToytfError, UserError
 
+LOOK = 0.1
+"""Seconds between two looks of an engine whether somebody asked it to stop."""
+
+GRACE = 30.0
+"""Seconds that jobs have to save what they did, when nobody waits for their outcome any more."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -42,9 +48,9 @@ class JobLost(RunFailed):
 
 
 def lost(job: Job, how: str, deaths: int) -> JobLost:
-    """What to say of a job whose worker died too often. how: `signal 9` or `exit code 1`."""
+    """What to say of a job whose worker died too often. how: `signal 9` or `exit code 1`; empty: unknown."""
     times = "" if deaths == 1 else f" {deaths} times"
-    return JobLost(f"{job.name}: its worker died ({how}){times}")
+    return JobLost(f"{job.name}: its worker died{f' ({how})' if how else ''}{times}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,11 @@ class EngineOptions:
     """Of a Ray cluster; None: one on this machine."""
     gpus: float = 0.0
     """GPUs, or the fraction of one, that each job takes; ray only."""
+
+    @property
+    def in_this_process(self) -> bool:
+        """Do jobs run here, one after the other?"""
+        return self.engine == "process" and self.jobs == 1
 
     def __post_init__(self) -> None:
         if self.engine not in ("process", "ray"):

@@ -46,7 +46,7 @@ class Worker:
         self._told, self._began = told, 0.0
         # It looks for modules where we do: a notebook or a test may have added folders.
         code = f"import sys; sys.path[:] = {sys.path!r}; from toytf.engines.worker import main; main()"
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (until `end`)
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,

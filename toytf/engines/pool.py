@@ -7,17 +7,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from toytf.engines.job import Ended, EngineOptions, Job, lost
+from toytf.engines.job import GRACE, LOOK, Ended, EngineOptions, Job, lost
 from toytf.engines.parent import Told, Worker
 from toytf.engines.work import unpickled
 from toytf.errors import Interrupted
 from toytf.stopping import stop_asked, stop_on_interrupt
-
-GRACE = 30.0
-"""Seconds that jobs have to save what they did, when nobody waits for their outcome any more."""
-
-LOOK = 0.1
-"""Seconds between two looks whether somebody asked us to stop."""
 
 
 def run_in_pool(jobs: Iterable[Job], options: EngineOptions) -> Iterator[Ended]:
@@ -66,7 +60,7 @@ class _Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is GeneratorExit:  # the caller wants no more of it, but did not press Ctrl-C
+            if kind is GeneratorExit and not stop_asked():  # the caller wants no more of it, but did not press Ctrl-C
                 until = monotonic() + GRACE
                 while self.n_busy and monotonic() < until and not stop_asked():
                     self.ask_to_stop()

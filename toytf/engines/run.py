@@ -17,7 +17,7 @@ def run_jobs(jobs: Iterable[Job], options: EngineOptions) -> Iterator[Ended]:
         from toytf.engines.on_ray import run_on_ray
 
         return run_on_ray(jobs, options)
-    if options.jobs == 1:
+    if options.in_this_process:
         return run_here(jobs)
     from toytf.engines.pool import run_in_pool
 

@@ -17,13 +17,17 @@ factors of the grid; one that is None is left out of it.
 """
 
 import math
+import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from toytf.engines import EngineOptions, Job, current_options, run_jobs
 from toytf.errors import Interrupted, UserError, shortened
+from toytf.experiments.cases import CaseOrder, FoundAtStep, case_job
 from toytf.experiments.experiment import Experiment
 from toytf.measurement import (
     KINDS,
@@ -135,18 +139,12 @@ class Study(Experiment, Generic[C]):
         if len(set(labels)) < len(labels):
             raise UserError(f"{max(labels, key=labels.count)} is the name of two cases: give each its own")
         before = self._before(metrics.rows, metrics.columns)
-        with CaseLine(len(cases)) as line, stop_on_interrupt(), cpu_threads(self.config.n_threads):
-            for case, name in zip(cases, labels, strict=True):
-                line.begin(name)
-                started = time.perf_counter()
-                try:
-                    self._measure(case, run, metrics, before)
-                except Interrupted:
-                    raise Interrupted(f"stopped before {name} was done; to continue: {run.resume_command}") from None
-                except UserError as error:
-                    raise UserError(f"{name}: {error}") from None
-                run.add_seconds({name: time.perf_counter() - started})
-                line.done()
+        named, options = dict(zip(labels, cases, strict=True)), current_options()
+        with CaseLine(len(cases)) as line:
+            if options.in_this_process:
+                self._one_by_one(named, run, metrics, before, line)
+            else:
+                self._at_once(named, run, metrics, before, line, options=options)
         self._conclude(metrics)
         metrics.close()
         self._mirror(run, metrics)
@@ -161,28 +159,92 @@ class Study(Experiment, Generic[C]):
     def _before(self, rows: Iterable[Row], columns: Mapping[str, Quantity]) -> "_Before":
         return _Before(rows, columns, self.last_step, {factor for case in self.cases() for factor in factors(case)})
 
-    def _measure(self, case: C, run: Run, metrics: MetricsFile, before: "_Before") -> None:
+    def _one_by_one(
+        self, cases: Mapping[str, C], run: Run, metrics: MetricsFile, before: "_Before", line: CaseLine
+    ) -> None:
+        """Measure in this process; every row is written as soon as it is there."""
+        with stop_on_interrupt(), cpu_threads(self.config.n_threads):
+            for name, case in cases.items():
+                line.begin(name)
+                started = time.perf_counter()
+                try:
+                    left = self._left(case, before)
+                    if left:
+                        check_stop()
+                        for found in self.found(case, left):
+                            self._record(found, run, metrics, before)
+                except Interrupted:
+                    raise Interrupted(f"stopped before {name} was done; to continue: {run.resume_command}") from None
+                except UserError as error:
+                    raise UserError(f"{name}: {error}") from None
+                run.add_seconds({name: time.perf_counter() - started})
+                line.done()
+
+    def _at_once(
+        self, cases: Mapping[str, C], run: Run, metrics: MetricsFile, before: "_Before", line: CaseLine,
+        *, options: EngineOptions,
+    ) -> None:  # fmt: skip
+        """Measure in workers; a case is written when it has ended, and in the end all are put in order."""
+        run.add_seconds(dict.fromkeys(cases, 0.0))
+        left = {name: self._left(case, before) for name, case in cases.items()}
+        order = CaseOrder([*cases], metrics)
+
+        def begun() -> Iterator[Job]:
+            for name, case in cases.items():
+                if left[name]:
+                    line.begin(name)
+                    yield case_job(name, self.config, case, left[name])
+                else:
+                    line.done()
+
+        try:
+            with closing(run_jobs(begun(), options)) as jobs:
+                for ended in jobs:
+                    name = ended.job.name
+                    if isinstance(ended.error, UserError):
+                        raise UserError(f"{name}: {ended.error}")
+                    if ended.error is not None:
+                        sys.stderr.write(ended.traceback)
+                        raise ended.error
+                    for found in ended.result:
+                        self._record(found, run, metrics, before)
+                    order.note(name, ended.result, metrics)
+                    run.add_seconds({name: ended.seconds})
+                    line.done()
+        except Interrupted:
+            raise Interrupted(f"stopped before all cases were done; to continue: {run.resume_command}") from None
+        order.restore(metrics)
+
+    def _left(self, case: C, before: "_Before") -> list[int]:
+        """The seeds in which a case is not done."""
         at = factors(case)
-        left = [seed for seed in self.config.seeds if not before.is_done(at, seed)]
-        if not left:
-            return
-        check_stop()
-        for seed, step, found in self.seeds(case, left):
+        return [seed for seed in self.config.seeds if not before.is_done(at, seed)]
+
+    def found(self, case: C, seeds: Sequence[int]) -> Iterator[FoundAtStep]:
+        """What a case gives in these seeds, ready to be written down; figures of the first seed only."""
+        at = factors(case)
+        for seed, step, found in self.seeds(case, seeds):
             if found is None:
                 raise UserError("measure returned nothing: it should yield measurements")
-            measured = []
+            measured, figures = [], []
             for one in found:
                 if isinstance(one, Measurement):
                     measured.append(_if_finite(one.placed(at, self._unsaid(at))))
                 elif seed == self.config.seeds[0]:
-                    run.keep_figure(one.name, one.draw())
+                    figures.append((one.name, one.draw()))
             if not measured:
                 raise UserError("measure yielded no measurement: it should yield at least one")
-            references = step == self.last_step
-            if before.has({"seed": seed, "step": step, **as_row(measured, references=references)}):
-                metrics.describe(measured)
-            else:
-                metrics.record(seed, step, measured, references=references)
+            yield FoundAtStep(seed, step, tuple(measured), tuple(figures))
+
+    def _record(self, found: FoundAtStep, run: Run, metrics: MetricsFile, before: "_Before") -> None:
+        """Write down what is not in the files yet."""
+        for name, figure in found.figures:
+            run.keep_figure(name, figure)
+        references = found.step == self.last_step
+        if before.has({"seed": found.seed, "step": found.step, **as_row(found.measured, references=references)}):
+            metrics.describe(found.measured)
+        else:
+            metrics.record(found.seed, found.step, found.measured, references=references)
 
     def _unsaid(self, at: Mapping[str, Scalar]) -> tuple[str, ...]:
         return tuple(factor for factor, value in self.plain.items() if at.get(factor) == value)

@@ -102,16 +102,11 @@ class MetricsFile:
                 raise UserError(f"{name} is the name of two quantities: give one of them a different name or factor")
         new = {name: quantity for name, quantity in quantities.items() if self.columns.get(name) != quantity}
         if new:
-            path = self.path.parent / COLUMNS
             now = {self.columns[name].group: quantity.group for name, quantity in new.items() if name in self.columns}
-            self.columns = {
-                name: replace(known, group=now.get(known.group, known.group)) for name, known in self.columns.items()
-            } | new  # fmt: skip
-            content = (json.dumps(to_json(self.columns), indent=1, ensure_ascii=False) + "\n").encode()
-            before = sha256(path.read_bytes()) if path.exists() else NONE_YET
-            self._checksums[COLUMNS] = [before, sha256(content)]
-            write_atomic(path, content)
-            self._checksums[COLUMNS] = [sha256(content)]
+            self._write_columns(
+                {name: replace(known, group=now.get(known.group, known.group)) for name, known in self.columns.items()}
+                | new
+            )
 
     def append(self, row: Row) -> None:
         """Write a row through to the file; if somebody changed or removed that meanwhile, all rows."""
@@ -145,6 +140,13 @@ class MetricsFile:
         place = {seed: i for i, seed in enumerate(seeds)}
         self._arrange(sorted(range(len(self.rows)), key=lambda i: place[int(self.rows[i]["seed"])]))
 
+    def arrange(self, rows: Sequence[int], columns: Iterable[str]) -> None:
+        """Put rows in the order of these numbers, and columns of these names first."""
+        self._arrange([*rows])
+        names = dict.fromkeys([*columns, *self.columns])
+        if [*names] != [*self.columns]:
+            self._write_columns({name: self.columns[name] for name in names})
+
     def close(self) -> None:
         """Say that no further row comes: from now on a torn one is damage."""
         self._rewrite()
@@ -157,6 +159,14 @@ class MetricsFile:
                 f"{self.path} has rows of seed {min(strange)}, which config.yaml does not list: restore the files of "
                 "this run, or start a new one with another --out"
             )
+
+    def _write_columns(self, columns: dict[str, Quantity]) -> None:
+        self.columns, path = columns, self.path.parent / COLUMNS
+        content = (json.dumps(to_json(columns), indent=1, ensure_ascii=False) + "\n").encode()
+        before = sha256(path.read_bytes()) if path.exists() else NONE_YET
+        self._checksums[COLUMNS] = [before, sha256(content)]
+        write_atomic(path, content)
+        self._checksums[COLUMNS] = [sha256(content)]
 
     def _arrange(self, order: list[int]) -> None:
         if order != list(range(len(self.rows))):
