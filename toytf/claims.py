@@ -8,25 +8,31 @@ import json
 import operator
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
 
+from toytf.claim_runs import ClaimRun, finish_runs
 from toytf.config.compose import read_config
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.config.sections import Config, digest, validate
 from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_shipped
+from toytf.engines import EngineOptions
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, nearest, reason, shortened
 from toytf.files import write_atomic
+from toytf.runs import Run
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin
+from toytf.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ONE_BY_ONE = EngineOptions()
 Verdict = Literal["confirmed", "refuted", "not reached"]
 _COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
@@ -116,27 +122,89 @@ def load_claim(path: Path) -> tuple[Claim, dict[str, ExperimentConfig]]:
     return claim, configs
 
 
-def check_claims(names: Iterable[str], out: Path) -> list[Outcome]:
+def check_claims(names: Iterable[str], out: Path, options: EngineOptions = ONE_BY_ONE) -> list[Outcome]:
     """Run the named claims or areas (default: all); claims.json and claims.html grow with every verdict.
 
-    Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again.
+    Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again. options:
+    how many runs go on at a time, and where.
     """
     files = choose(names)
-    chosen = {name: load_claim(path) for name, path in files.items()}
+    chosen = [_Chosen(name, *load_claim(path), out, _origin(name, path, out)) for name, path in files.items()]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {reason(error)}") from None
-    outcomes: list[Outcome] = []
+    outcomes: dict[str, Outcome] = {}
     with locked(out):
-        for name, (claim, configs) in chosen.items():
-            sys.stderr.write(f"{name} (about {claim.minutes:g} minutes)\n")
-            try:
-                outcomes.append(check(name, claim, configs, out, _origin(name, files[name], out)))
-            except Interrupted:
-                raise Interrupted(f"stopped during {name}; to continue, run the same command again") from None
-            _write(outcomes, out)
-    return outcomes
+        for outcome in _one_by_one(chosen) if options.in_this_process else _at_once(chosen, options):
+            outcomes[outcome.name] = outcome
+            _write([outcomes[name] for name in files if name in outcomes], out)
+    return [outcomes[name] for name in files]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A claim that is to be checked, and where its runs go."""
+
+    name: str
+    claim: Claim
+    configs: dict[str, ExperimentConfig]
+    out: Path
+    origin: Origin
+
+    @property
+    def directories(self) -> dict[str, Path]:
+        """Of its runs, by their names in the claim."""
+        return {run: self.out / "runs" / digest(config) for run, config in self.configs.items()}
+
+
+def _one_by_one(chosen: Iterable[_Chosen]) -> Iterator[Outcome]:
+    for one in chosen:
+        sys.stderr.write(f"{one.name} (about {one.claim.minutes:g} minutes)\n")
+        try:
+            yield _checked(one)
+        except Interrupted:
+            raise Interrupted(f"stopped during {one.name}; to continue, run the same command again") from None
+
+
+def _at_once(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Outcome]:
+    """A verdict as soon as all runs of a claim have ended, whatever the order."""
+    waiting = {one.name: {path for path in one.directories.values() if not Run(path).finished} for one in chosen}
+    failures: dict[Path, RunFailed] = {}
+    undecided = [*chosen]
+
+    def decided() -> Iterator[Outcome]:
+        for one in [one for one in undecided if not waiting[one.name]]:
+            undecided.remove(one)
+            failed = {run: failures[path] for run, path in one.directories.items() if path in failures}
+            seeds = {run: Run.open(path).seeds for run, path in one.directories.items() if run not in failed}
+            outcome = _outcome(one, seeds, failed)
+            sys.stderr.write(f"{one.name}: {outcome.verdict}; {counted(len(undecided), 'claim')} left\n")
+            yield outcome
+
+    yield from decided()
+    try:
+        with closing(finish_runs(_runs(chosen), options)) as ending:
+            for run, failure in ending:
+                if failure is not None:
+                    failures[run.directory] = failure
+                for of_claim in waiting.values():
+                    of_claim.discard(run.directory)
+                yield from decided()
+    except Interrupted:
+        done = f"{len(chosen) - len(undecided)} of {counted(len(chosen), 'claim')} checked"
+        raise Interrupted(f"stopped with {done}; to continue, run the same command again") from None
+
+
+def _runs(chosen: Iterable[_Chosen]) -> list[ClaimRun]:
+    """What is left to run, each config once; the runs of a claim are taken to be equally long."""
+    runs: dict[Path, ClaimRun] = {}
+    for one in chosen:
+        for run, path in one.directories.items():
+            if path not in runs and not Run(path).finished:
+                minutes = one.claim.minutes / len(one.configs)
+                runs[path] = ClaimRun(f"{one.name}: {run}", one.configs[run], path, one.origin, minutes)
+    return [*runs.values()]
 
 
 def _origin(name: str, path: Path, out: Path) -> Origin:
@@ -145,22 +213,26 @@ def _origin(name: str, path: Path, out: Path) -> Origin:
     return Origin(command=shlex.join(["toytf", "claims", asked, "--out", str(out)]))
 
 
-def check(
-    name: str, claim: Claim, configs: dict[str, ExperimentConfig], out: Path, origin: Origin | None = None
-) -> Outcome:
+def _checked(one: _Chosen) -> Outcome:
     """Run one claim and compare."""
     from toytf.experiments.launch import run_config
 
     seeds: dict[str, pd.DataFrame] = {}
-    directories = {run: out / "runs" / digest(config) for run, config in configs.items()}
-    note = claim.note
-    for run, config in configs.items():
+    failed: dict[str, RunFailed] = {}
+    for run, config in one.configs.items():
         try:
-            seeds[run] = run_config(config, directories[run], resume=True, origin=origin).seeds
+            seeds[run] = run_config(config, one.directories[run], resume=True, origin=one.origin).seeds
         except SystemRefused:
             raise  # which says nothing about the claim
         except RunFailed as failure:
-            note = f"{note} {run}: {failure}.".strip()
+            failed[run] = failure
+    return _outcome(one, seeds, failed)
+
+
+def _outcome(one: _Chosen, seeds: "Mapping[str, pd.DataFrame]", failed: Mapping[str, RunFailed]) -> Outcome:
+    """The verdict on a claim from the seeds of its runs, and why there are none of some."""
+    claim = one.claim
+    note = " ".join(filter(None, (claim.note, *(f"{run}: {failed[run]}." for run in one.configs if run in failed))))
     findings = tuple(
         compare(expectation, seeds.get(expectation.run), seeds.get(expectation.of or expectation.run))
         for expectation in claim.expect
@@ -168,9 +240,9 @@ def check(
     order: tuple[Verdict, ...] = ("refuted", "not reached", "confirmed")
     worst = min(findings, key=lambda finding: order.index(finding.verdict))
     return Outcome(
-        name, claim.title, claim.source, claim.statement, note,
+        one.name, claim.title, claim.source, claim.statement, note.strip(),
         worst.predicted, worst.measured, worst.spread, worst.tolerance, worst.verdict,
-        findings, {run: str(directory) for run, directory in directories.items()},
+        findings, {run: str(directory) for run, directory in one.directories.items()},
     )  # fmt: skip
 
 

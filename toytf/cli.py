@@ -4,12 +4,18 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+if TYPE_CHECKING:
+    from toytf.engines import EngineOptions
+
 LONGEST = 2000
 """Characters of an error."""
+
+Engine = Annotated[str, typer.Option(help="Where jobs run: process (this machine) or ray (also a cluster).")]
+Address = Annotated[str | None, typer.Option(help="With ray: the cluster [default: one on this machine].")]
 
 app = typer.Typer(
     help="Train toy transformers on synthetic tasks and compare what they store with ideal associative memories.",
@@ -32,12 +38,22 @@ def run_command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run even if there seems to be too little memory.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every metric, not only the main ones.")] = False,
+    jobs: Annotated[int, typer.Option(help="Cases of a study that are measured at a time.")] = 1,
+    engine: Engine = "process",
+    address: Address = None,
 ) -> None:
     """Run an experiment; prints its main results, and the run directory last."""
+    from toytf.config.plugins import load_config
+    from toytf.engines import using
+
+    options = _engine(engine, jobs, address)
+    if not options.in_this_process and load_config(config, overrides or []).trains_model:
+        _fail("--jobs and --engine are for studies: a training runs all its seeds as one; for several, `toytf sweep`")
     from toytf.experiments.launch import run
     from toytf.report.terminal import print_end
 
-    finished = run(config, overrides or [], out=out, resume=resume, force=force)
+    with using(options):
+        finished = run(config, overrides or [], out=out, resume=resume, force=force)
     print_end(finished, verbose=verbose)
 
 
@@ -145,12 +161,15 @@ def claims_command(
         list[str] | None, typer.Argument(help="Claims (bigram/ideal), areas (bigram) or files [default: all].")
     ] = None,
     out: Annotated[Path, typer.Option(help="Where to put their runs and claims.json.")] = Path("runs/claims"),
+    jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
+    engine: Engine = "process",
+    address: Address = None,
 ) -> None:
     """Check claims from the literature: predicted, measured ± spread, verdict."""
     from toytf.claims import check_claims
     from toytf.report.verdicts import print_verdicts
 
-    outcomes = check_claims(names or [], out)
+    outcomes = check_claims(names or [], out, _engine(engine, jobs, address))
     print_verdicts(outcomes)
     typer.echo(out / "claims.json")
     if any(outcome.verdict != "confirmed" for outcome in outcomes):
@@ -198,6 +217,12 @@ def main() -> None:
         if code == 130:  # what typer makes of Ctrl-C
             _end("stopped immediately; everything saved so far is kept", code)
         sys.exit(code)
+
+
+def _engine(engine: str, jobs: int, address: str | None) -> "EngineOptions":
+    from toytf.engines import EngineOptions
+
+    return EngineOptions(cast(Any, engine), jobs, address=address)
 
 
 def _end(message: str, exit_code: int) -> None:

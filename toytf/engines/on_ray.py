@@ -4,8 +4,9 @@ import contextlib
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import islice
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from toytf.errors import Interrupted, reason
 from toytf.stopping import stop_asked, stop_on_interrupt
 
 
-def run_on_ray(jobs: Iterable[Job], options: EngineOptions) -> Iterator[Ended]:
+def run_on_ray(jobs: Iterable[Job], options: EngineOptions) -> Generator[Ended, None, None]:
     """Run jobs as tasks: on this machine so many at a time, on a cluster as many as it has room for."""
     waiting = iter(jobs)
     at_a_time = options.jobs if options.address is None else sys.maxsize
@@ -55,9 +56,9 @@ class _Tasks:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is GeneratorExit and not stop_asked():  # the caller wants no more of it, but did not press Ctrl-C
             self.cancel()
-            for _ in range(round(GRACE / LOOK)):
-                if self.running and not stop_asked():
-                    self.wait(LOOK)
+            until = monotonic() + GRACE
+            while self.running and monotonic() < until and not stop_asked():
+                self.wait(LOOK)
         for reference in self.running:
             self._ray.cancel(reference, force=True)
 

@@ -1,6 +1,6 @@
 """Jobs in worker processes of this machine, which stay: they import torch once, and each does one job at a time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from itertools import chain
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -14,7 +14,7 @@ from toytf.errors import Interrupted
 from toytf.stopping import stop_asked, stop_on_interrupt
 
 
-def run_in_pool(jobs: Iterable[Job], options: EngineOptions) -> Iterator[Ended]:
+def run_in_pool(jobs: Iterable[Job], options: EngineOptions) -> Generator[Ended, None, None]:
     """Run jobs in so many workers at a time; one whose worker died is started again in a new worker."""
     waiting = iter(jobs)
     deaths: dict[str, int] = {}

@@ -1,12 +1,12 @@
 """Run many jobs: the one door to the engines."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 
 from toytf.engines.job import Ended, EngineOptions, Job
 from toytf.engines.one_by_one import run_here
 
 
-def run_jobs(jobs: Iterable[Job], options: EngineOptions) -> Iterator[Ended]:
+def run_jobs(jobs: Iterable[Job], options: EngineOptions) -> Generator[Ended, None, None]:
     """Run jobs and give each one when it has ended, in the order in which they end.
 
     They are started in the given order. The first Ctrl-C starts no further job and asks those that run to stop; what
