@@ -26,6 +26,6 @@ def step_of(learner: SeedLearner) -> Callable[[], object]:
 
     A step on the same data again and again would fit one batch, and its scores would leave the range of a training.
     """
-    optimizer = build_optimizer(learner.config, learner.parameters.values())
+    optimizer = build_optimizer(learner, learner.parameters.values())
     steps = updates(optimizer, learner.backward, sys.maxsize)
     return lambda: next(steps)

@@ -49,7 +49,7 @@ def test_a_training_is_the_same_by_tables_and_by_the_plain_forward() -> None:
     losses = {}
     for forward in ("fast", "plain"):
         learner = make_learner(forward=forward, chunk=4 if forward == "fast" else None)
-        optimizer = build_optimizer(learner.config, learner.parameters.values())
+        optimizer = build_optimizer(learner, learner.parameters.values())
         losses[forward] = [loss for _, loss in updates(optimizer, learner.backward, 10)]
     torch.testing.assert_close(torch.cat(losses["fast"]), torch.cat(losses["plain"]), rtol=1e-4, atol=0)
 

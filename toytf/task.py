@@ -1,7 +1,7 @@
 """What a task is: a distribution over sequences that knows its roles, its floors and the memories that solve it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,29 @@ class Batch:
     targets: Int[Tensor, "batch asked"]
     roles: Mapping[str, Bool[Tensor, "batch asked"]]
     latents: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Batch]") -> "Batch":
+        """The sequences of several batches of one task."""
+        if len(parts) == 1:
+            return parts[0]
+        roles = {name: torch.cat([part.roles[name] for part in parts]) for name in parts[0].roles}
+        latents = {name: torch.cat([part.latents[name] for part in parts]) for name in parts[0].latents}
+        tokens, targets = torch.cat([part.tokens for part in parts]), torch.cat([part.targets for part in parts])
+        return cls(tokens, targets, roles, latents)
+
+    def of_each(self, n_members: int, size: int | None) -> "Iterator[Batch]":
+        """Of a batch in which as many sequences of each member follow each other: so many of each at a time."""
+        each = len(self.tokens) // n_members
+        if size is None or size >= each:
+            yield self
+            return
+        for start in range(0, each, size):
+            i = torch.arange(start, min(start + size, each), device=self.tokens.device)
+            chosen = (torch.arange(n_members, device=i.device)[:, None] * each + i).flatten()
+            roles = {name: values[chosen] for name, values in self.roles.items()}
+            latents = {name: values[chosen] for name, values in self.latents.items()}
+            yield Batch(self.tokens[chosen], self.targets[chosen], roles, latents)
 
     @property
     def last(self) -> int:
@@ -178,6 +201,10 @@ class Task(ABC):
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> Batch:
         """Draw n fresh sequences; the generator lives on the task's device."""
+
+    def sample_each(self, n: int, generators: Sequence[torch.Generator]) -> Batch:
+        """What `sample` draws by each of several generators, one after the other; a task may do them all at once."""
+        return Batch.joined([self.sample(n, random) for random in generators])
 
     def answers(self, role: str, batch: Batch) -> Answers | None:
         """What counts as right in a role; None: that the target is the likeliest of all outputs."""

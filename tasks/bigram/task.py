@@ -20,7 +20,7 @@ With noise (Chen, Bruna, Bietti 2024), a trigger is followed by the noise token 
 There, *trapped* means only that the outputs close a circle: noise leaves it now and then.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -40,6 +40,7 @@ from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Reference
 from toytf.models.transformer import ToyTransformer
+from toytf.randomness import drawn
 from toytf.randomness import generator as stream
 from toytf.task import DATA, FLOOR, Annotation, Batch, Memory, Task
 
@@ -136,18 +137,22 @@ class BigramTask(Task):
 
     def sample(self, n: int, generator: torch.Generator) -> Batch:
         """Draw n sequences, all at once, on the generator's device."""
-        config, k = self.config, self.config.n_triggers
+        return self.sample_each(n, [generator])
+
+    def sample_each(self, n: int, generators: Sequence[torch.Generator]) -> Batch:
+        """All at once: only the random numbers are drawn by each generator."""
+        config, k, in_all = self.config, self.config.n_triggers, n * len(generators)
         if self.fixed_triggers is None:
-            triggers = draw_without_replacement(self.unigram, n, k, generator)
+            triggers = draw_without_replacement(self.unigram, n, k, generators)
         else:
-            triggers = self.fixed_triggers.expand(n, k)
-        uniform = torch.rand(triggers.shape, generator=generator, device=self.device)
+            triggers = self.fixed_triggers.expand(in_all, k)
+        uniform = drawn(lambda random: torch.rand(n, k, generator=random, device=self.device), generators)
         outputs = self._output.draw(triggers, uniform)
-        output_of = torch.full((n, len(self.token_names)), -1, device=self.device).scatter(1, triggers, outputs)
+        output_of = torch.full((in_all, len(self.token_names)), -1, device=self.device).scatter(1, triggers, outputs)
 
         shown = k if config.show_latents else 0
         length = config.seq_len + 1 - shown
-        chain = draw_chains(self._first, self._transition, output_of, length, generator, noise=self.noise)
+        chain = draw_chains(self._first, self._transition, output_of, length, generators, noise=self.noise)
         z = torch.cat([triggers, chain], dim=1) if shown else chain
         tokens, targets = z[:, :-1], z[:, 1:]
 

@@ -20,7 +20,7 @@ With `last: relation` there is no end token, and the relation is at the last pos
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +36,7 @@ from tasks.factual.table import Distribution, FactTable, random_table, structure
 from toytf.grafts import Graft
 from toytf.measurement import Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer
-from toytf.randomness import generator
+from toytf.randomness import drawn, generator
 from toytf.task import FLOOR, Annotation, Answers, Batch, Memory, Task
 from toytf.words import counted
 
@@ -108,8 +108,12 @@ class FactualTask(Task):
 
     def sample(self, n: int, generator: torch.Generator) -> Batch:
         """Draw n sequences, each about a fact drawn by p(s) p(r)."""
-        uniform = torch.rand(n, generator=generator, device=self.device)
-        return self.ask(self._fact.draw(torch.zeros(n, dtype=torch.long, device=self.device), uniform), generator)
+        return self.sample_each(n, [generator])
+
+    def sample_each(self, n: int, generators: Sequence[torch.Generator]) -> Batch:
+        """All at once: only the random numbers are drawn by each generator."""
+        uniform = drawn(lambda random: torch.rand(n, generator=random, device=self.device), generators)
+        return self._ask(self._fact.draw(torch.zeros_like(uniform, dtype=torch.long), uniform), generators)
 
     def facts_among_noise(self, draws: int) -> Batch:
         """Every fact in `draws` sequences, fact by fact; the same noise whenever it is asked for."""
@@ -124,18 +128,27 @@ class FactualTask(Task):
 
     def ask(self, facts: Int[Tensor, "n"], generator: torch.Generator) -> Batch:
         """One sequence about each of these facts, with fresh noise and places."""
+        return self._ask(facts, [generator])
+
+    def _ask(self, facts: Int[Tensor, "n"], generators: Sequence[torch.Generator]) -> Batch:
+        """The same; each generator draws for its share of the facts, in their order."""
         n, T, free = len(facts), self.n_positions, self.n_positions - 1
         subject, relation = self.pairs[facts].unbind(1)
+        share = n // len(generators)
+
+        def draw(low: int, high: int, m: int) -> Tensor:
+            return drawn(
+                lambda random: torch.randint(low, high, (share, m), generator=random, device=self.device), generators
+            )
 
         first = len(self.subjects) + len(self.relations)
-        draw = partial(torch.randint, generator=generator, device=self.device)
-        tokens = draw(first, first + max(1, len(self.noise)), (n, T))
-        at = draw(free, (n, 1))
+        tokens = draw(first, first + max(1, len(self.noise)), T)
+        at = draw(0, free, 1)
         tokens.scatter_(1, at, subject[:, None])
         if self.end is None:
             tokens[:, -1] = relation + len(self.subjects)
         else:
-            other = draw(free - 1, (n, 1))
+            other = draw(0, free - 1, 1)
             other += other >= at
             tokens.scatter_(1, other, relation[:, None] + len(self.subjects))
             tokens[:, -1] = self.end

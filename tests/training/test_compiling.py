@@ -34,7 +34,7 @@ for name in names:
         task = build_task(config.task, torch.device("cpu"))
         learner = SeedLearner(build_model(config.model, task, 0), task, [], config.train, 0)
         freeze(config.model, learner.parameters, 0)
-        optimizer = build_optimizer(config.train, learner.parameters.values())
+        optimizer = build_optimizer(learner, learner.parameters.values())
         losses[compile] = torch.cat([loss for _, loss in updates(optimizer, learner.backward, 5)])
     torch.testing.assert_close(losses[True], losses[False], rtol=1e-5, atol=0)
 """

@@ -129,7 +129,7 @@ def test_trainings_on_one_thread_and_side_by_side_have_the_same_weights(name: st
         learner = SeedLearner(build_model(config.model, task, 0), task, [], config.train, 0)
         freeze(config.model, learner.parameters, 0)
         with cpu_threads(threads):
-            for _ in updates(build_optimizer(config.train, learner.parameters.values()), learner.backward, 5):
+            for _ in updates(build_optimizer(learner, learner.parameters.values()), learner.backward, 5):
                 pass
         weights[threads] = learner.parameters
     for key, weight in weights[1].items():

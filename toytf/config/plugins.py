@@ -99,6 +99,16 @@ class ExperimentConfig(Plugin):
         """The memory that the run takes, as far as it can be told before it is built."""
         return []
 
+    @property
+    def stack_key(self) -> str | None:
+        """Equal for configs whose runs can be one tensor program; None: there is no such thing for this experiment."""
+        return None
+
+    @property
+    def worth_stacking(self) -> int:
+        """How many of such runs at most are worth it."""
+        return 1
+
     def resolved(self, before: "ExperimentConfig | None" = None) -> Self:
         """The same config with what is left open filled in: what config.yaml of a run holds.
 

@@ -2,9 +2,10 @@
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from toytf.errors import ToytfError
 from toytf.report.story import Story, first_row
 from toytf.runs import Run
 
@@ -18,6 +19,11 @@ class Experiment(ABC):
     @abstractmethod
     def run(self, run: Run) -> None:
         """Do what is not done yet in this run directory, up to its summary and page."""
+
+    @classmethod
+    def run_together(cls, experiments: "Sequence[Experiment]", runs: Sequence[Run]) -> list[ToytfError | None]:
+        """Do the same for several runs whose configs have one `stack_key`; why each failed, if it did."""
+        raise NotImplementedError(f"runs of {cls.__name__} cannot be stacked")
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Names and figures of the page."""

@@ -5,19 +5,23 @@ import errno
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toytf.config.compose import Overrides
 from toytf.config.footprint import check_memory, free_memory
 from toytf.config.plugins import ExperimentConfig, implementation, lies_in_run, load_config
 from toytf.config.sections import digest
-from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason
+from toytf.errors import Interrupted, RunFailed, SystemRefused, ToytfError, UserError, reason
 from toytf.runs import Run
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin, add_start, origin_of
 from toytf.timing import timed
+
+if TYPE_CHECKING:
+    from toytf.experiments.experiment import Experiment
 
 
 def default_directory(source: Path | str | dict[str, Any], config: ExperimentConfig) -> Path:
@@ -68,7 +72,70 @@ def run_config(
         return _run_config(config, directory, resume=resume, force=force, origin=origin or Origin())
 
 
+def run_together(
+    configs: Sequence[ExperimentConfig],
+    directories: Sequence[Path],
+    *,
+    page: bool = True,
+    origin: Origin | None = None,
+) -> list[Run | ToytfError]:
+    """Run configs that have one `stack_key` as one tensor program, each in its directory, from where it was stopped.
+
+    Of each there is the run that has ended, or why it failed; the others go on. Configs that cannot be stacked run one
+    after the other. page: write the pages of the runs, too.
+    """
+    from toytf.report.page import without_pages
+
+    given = [*zip(configs, directories, strict=True)]
+    keys = {config.stack_key for config in configs}
+    with nullcontext() if page else without_pages():
+        if len(keys) > 1 or None in keys or getattr(configs[0], "stack", 1) in (1, "auto"):
+            return [_end_of(config, directory, origin) for config, directory in given]
+        return _stacked(given, origin or Origin())
+
+
+def _end_of(config: ExperimentConfig, directory: Path, origin: Origin | None) -> Run | ToytfError:
+    """The run when it has ended, or why it failed."""
+    try:
+        return run_config(config, directory, resume=True, origin=origin)
+    except (UserError, RunFailed) as error:
+        return error
+
+
+def _stacked(given: Iterable[tuple[ExperimentConfig, Path]], origin: Origin) -> list[Run | ToytfError]:
+    ends: list[Run | ToytfError] = []
+    with timed(), contextlib.ExitStack() as opened:
+        begun: dict[int, tuple["Experiment", Run]] = {}
+        for i, (config, directory) in enumerate(given):
+            try:
+                experiment, run = opened.enter_context(
+                    _begun(config, directory, resume=True, force=False, origin=origin)
+                )
+            except (UserError, RunFailed) as error:
+                ends.append(error)
+                continue
+            ends.append(run)
+            if not run.finished:
+                begun[i] = experiment, run
+        if begun:
+            experiments, runs = zip(*begun.values(), strict=True)
+            for i, failure in zip(begun, type(experiments[0]).run_together(experiments, runs), strict=True):
+                ends[i] = failure or ends[i]
+    return ends
+
+
 def _run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force: bool, origin: Origin) -> Run:
+    with _begun(config, directory, resume=resume, force=force, origin=origin) as (experiment, run):
+        if not run.finished:
+            experiment.run(run)
+    return run
+
+
+@contextlib.contextmanager
+def _begun(
+    config: ExperimentConfig, directory: Path, *, resume: bool, force: bool, origin: Origin
+) -> Iterator[tuple["Experiment", Run]]:
+    """An experiment and its run, which nobody else writes meanwhile; one that has ended already is only opened."""
     with _undisturbed():
         work = implementation(config)  # imports torch and all else that takes long
     known = Run(directory)
@@ -79,21 +146,21 @@ def _run_config(config: ExperimentConfig, directory: Path, *, resume: bool, forc
         config = config.resolved()
     experiment = work(config)
     if resume and Run(directory).finished and Run(directory).config_file.exists():
-        return Run.start(directory, config, resume=True)
+        yield experiment, Run.start(directory, config, resume=True)
+        return
     if not force:
         check_memory(config.needs(), _free_memory(str(getattr(config, "device", "cpu"))))
     with _failures(directory), _made(directory), locked(directory):
         is_new = not Run(directory).config_file.exists()
         started = Run.start(directory, config, resume=resume)
-        if not started.finished:
-            try:
+        try:
+            if not started.finished:
                 add_start(directory, origin, getattr(config, "device", None))
-                experiment.run(started)
-            except Exception as error:
-                if is_new and not isinstance(error, Interrupted):
-                    started.discard_unless_begun(config, diverged=isinstance(error, RunFailed))
-                raise
-    return started
+            yield experiment, started
+        except Exception as error:
+            if is_new and not isinstance(error, Interrupted):
+                started.discard_unless_begun(config, diverged=isinstance(error, RunFailed))
+            raise
 
 
 @contextlib.contextmanager

@@ -54,15 +54,12 @@ def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) 
     simple = _brings_gradients(model)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not simple):  # the network brings its own gradients
         scores = None if attn.linear else _common_scores(attn, E, ends)
-    if scores is not None and simple:
-        c, part = _counts(tokens, len(E), scores.dtype), model.feed_forward(0)
-        assert part is not None
-        heads, units = (attn.W_Q, attn.W_K, attn.W_V, attn.W_O), (part.W_in, part.b_in, part.W_out)
-        fixed = (scores, c, E, E[ends[0]] / attn.scale, model.unembed.W_U)
-        return cast(Tensor, _Network.apply(*fixed, *heads, *units))[:, None]  # type: ignore[no-untyped-call]
-    if scores is not None:
-        c, v = _counts(tokens, len(E), scores.dtype), _heads(E, attn.W_V, attn.n_heads).mT
-        z = cast(Tensor, _ByProduct.apply(scores, v.to(scores.dtype), c)).T.to(E.dtype)  # type: ignore[no-untyped-call]
+        precise = None if scores is None else _precision(scores, _spread(scores).item())
+    if scores is not None and precise is not None and simple:
+        return _network(model, tokens, scores.to(precise))[:, None]
+    if scores is not None and precise is not None:
+        c, v = _counts(tokens, len(E), precise), _heads(E, attn.W_V, attn.n_heads).mT
+        z = cast(Tensor, _ByProduct.apply(scores.to(precise), v.to(precise), c)).T.to(E.dtype)  # type: ignore[no-untyped-call]
     else:
         k, v = _heads(E, attn.W_K, attn.n_heads) / attn.scale, _heads(E, attn.W_V, attn.n_heads)
         q = _heads(embedding(ends, E), attn.W_Q, attn.n_heads)
@@ -78,6 +75,52 @@ def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) 
     block: Block = model.blocks[0]  # type: ignore[assignment]
     x = block.finish(e, attn.add(e, added))
     return (x @ model.unembed.W_U)[:, None]
+
+
+def stacked_count_forward(
+    model: ToyTransformer, tokens: Int[Tensor, "member batch position"]
+) -> list[tuple[Int[Tensor, "k"] | None, Float[Tensor, "k batch 1 output"] | None]] | None:
+    """The same for a model whose parameters have an axis of members in front: some members at a time, and their logits.
+
+    Members come together whose scores need the same precision, so that no member's numbers depend on others. Which they
+    are is None if they are all. Logits are None of members whose scores lie too far apart for the product, and there is
+    no answer at all for models and devices that do not take it.
+    """
+    attn = model.attention(0)
+    if attn.linear or not _brings_gradients(model):
+        return None
+    with torch.no_grad():
+        scores = _common_scores(attn, model.embed.W_E, tokens[..., -1])
+    if scores is None:
+        return None
+    precisions = [_precision(scores, spread) for spread in _spread(scores).tolist()]
+    if len({*precisions}) == 1:
+        precise = precisions[0]
+        return [(None, None if precise is None else _network(model, tokens, scores.to(precise))[:, :, None])]
+    found: list[tuple[Tensor | None, Tensor | None]] = []
+    for precise in dict.fromkeys(precisions):
+        chosen = torch.tensor([i for i, other in enumerate(precisions) if other is precise])
+        logits = None if precise is None else _network(model, tokens, scores.to(precise), chosen)[:, :, None]
+        found.append((chosen, logits))
+    return found
+
+
+def _network(
+    model: ToyTransformer,
+    tokens: Int[Tensor, "*member batch position"],
+    scores: Float[Tensor, "*member head token"],
+    members: Int[Tensor, "k"] | None = None,
+) -> Float[Tensor, "... batch output"]:
+    """The logits at the last position, of all members or of some."""
+    attn, part, E = model.attention(0), model.feed_forward(0), model.embed.W_E
+    assert part is not None
+    e = E[..., int(tokens.flatten()[-1]), :] / attn.scale
+    c = _counts(tokens, E.shape[-2], scores.dtype)
+    heads, units = (attn.W_Q, attn.W_K, attn.W_V, attn.W_O), (part.W_in, part.b_in, part.W_out)
+    given: tuple[Tensor | None, ...] = (scores, c, E, e, model.unembed.W_U, *heads, *units)
+    if members is not None:
+        given = tuple(None if tensor is None else tensor[members] for tensor in given)
+    return cast(Tensor, _Network.apply(*given))  # type: ignore[no-untyped-call]
 
 
 def counts_pay(model: ToyTransformer, n_positions: int) -> bool:
@@ -99,63 +142,74 @@ def _brings_gradients(model: ToyTransformer) -> bool:
 
 
 def _common_scores(
-    attn: Attention, E: Float[Tensor, "token d_model"], ends: Int[Tensor, "batch"]
-) -> Float[Tensor, "head token"] | None:
-    """The scores of all tokens for the one query of a batch, in a precision in which the product is exact.
+    attn: Attention, E: Float[Tensor, "*member token d_model"], ends: Int[Tensor, "*member batch"]
+) -> Float[Tensor, "*member head token"] | None:
+    """The scores of all tokens for the one query of a batch.
 
-    None if the batch has several queries, if scores lie too far apart, and wherever values cannot be read at no cost.
+    None if the batch has several queries, and wherever values cannot be read at no cost.
     """
-    if not free_to_read(ends) or bool((ends != ends[0]).any()):
+    if not free_to_read(ends) or bool((ends != ends.flatten()[0]).any()):
         return None
-    q = E[ends[0]].expand(attn.n_heads, -1) if attn.W_Q is None else E[ends[0]] @ attn.W_Q  # [head d]
-    scores = (attn.W_K @ q[..., None])[..., 0] @ E.T / attn.scale
-    low, high = scores.detach().aminmax(dim=1)
-    spread = float((high - low).max())
-    precise = next((dtype for dtype in (scores.dtype, torch.float64) if spread < SAFE[dtype]), None)
-    return None if precise is None else scores.to(precise)
+    e = E[..., int(ends.flatten()[0]), :][..., None, None, :]
+    q = e if attn.W_Q is None else e @ attn.W_Q  # [member head 1 d]
+    return (attn.W_K @ q.mT)[..., 0] @ E.mT / attn.scale
+
+
+def _spread(scores: Float[Tensor, "*member head token"]) -> Float[Tensor, "*member"]:
+    """How far the scores of a head lie apart at most."""
+    low, high = scores.detach().aminmax(dim=-1)
+    return (high - low).amax(-1)
+
+
+def _precision(scores: Tensor, spread: float) -> torch.dtype | None:
+    """A precision in which the product is exact; None if scores lie too far apart."""
+    return next((dtype for dtype in (scores.dtype, torch.float64) if spread < SAFE[dtype]), None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Weighed:
     """c·(w v) / c·w with w = exp(ℓ − max ℓ), for all heads in one product. The batch comes last, and v is centred."""
 
-    w: Float[Tensor, "head 1 token"]
-    v: Float[Tensor, "head d token"]
-    c: Float[Tensor, "batch token"]
-    centre: Float[Tensor, "head d 1"]
-    mean: Float[Tensor, "head d batch"]
-    total: Float[Tensor, "head 1 batch"]
+    w: Float[Tensor, "*member head 1 token"]
+    v: Float[Tensor, "*member head d token"]
+    c: Float[Tensor, "*member batch token"]
+    centre: Float[Tensor, "*member head d 1"]
+    mean: Float[Tensor, "*member head d batch"]
+    total: Float[Tensor, "*member head 1 batch"]
 
     @classmethod
     def of(
-        cls, scores: Float[Tensor, "head token"], v: Float[Tensor, "head d token"], c: Float[Tensor, "batch token"]
+        cls,
+        scores: Float[Tensor, "*member head token"],
+        v: Float[Tensor, "*member head d token"],
+        c: Float[Tensor, "*member batch token"],
     ) -> "_Weighed":
-        n_heads, d, n_tokens = v.shape
-        w = (scores - scores.amax(1, keepdim=True)).exp_()[:, None]
-        on_average = w * c.sum(0)
-        centre = (v @ on_average.mT) / on_average.sum(2, keepdim=True)
+        *members, n_heads, d, n_tokens = v.shape
+        w = (scores - scores.amax(-1, keepdim=True)).exp_()[..., None, :]
+        on_average = w * c.sum(-2)[..., None, None, :]
+        centre = (v @ on_average.mT) / on_average.sum(-1, keepdim=True)
         v = v - centre
-        table = v.new_empty(n_heads, d + 1, n_tokens)
-        torch.mul(v, w, out=table[:, :d])
-        table[:, d:] = w
-        sums = (table.flatten(0, 1) @ c.T).view(n_heads, d + 1, -1)
-        return cls(w, v, c, centre, sums[:, :d] / sums[:, d:], sums[:, d:])
+        table = v.new_empty(*members, n_heads, d + 1, n_tokens)
+        torch.mul(v, w, out=table[..., :d, :])
+        table[..., d:, :] = w
+        sums = (table.flatten(-3, -2) @ c.mT).view(*members, n_heads, d + 1, -1)
+        return cls(w, v, c, centre, sums[..., :d, :] / sums[..., d:, :], sums[..., d:, :])
 
     @property
-    def z(self) -> Float[Tensor, "head_d batch"]:
+    def z(self) -> Float[Tensor, "*member head_d batch"]:
         """What the heads have collected."""
-        return (self.mean + self.centre).flatten(0, 1)
+        return (self.mean + self.centre).flatten(-3, -2)
 
-    def gradients(self, of_z: Float[Tensor, "head_d batch"]) -> tuple[Tensor, Tensor]:
+    def gradients(self, of_z: Float[Tensor, "*member head_d batch"]) -> tuple[Tensor, Tensor]:
         """Those of the scores and of v."""
-        n_heads, d, n_batch = self.mean.shape
-        of_sums = of_z.new_empty(n_heads, d + 1, n_batch)
-        torch.div(of_z.view_as(self.mean), self.total, out=of_sums[:, :d])
-        torch.sum(of_sums[:, :d] * self.mean, 1, out=of_sums[:, d])
-        of_table = (of_sums.flatten(0, 1) @ self.c).view(n_heads, d + 1, -1)
-        of_v = of_table[:, :d]
-        of_scores = self.w * ((self.v * of_v).sum(1, keepdim=True) - of_table[:, d:])
-        return of_scores[:, 0], self.w * of_v
+        *members, n_heads, d, n_batch = self.mean.shape
+        of_sums = of_z.new_empty(*members, n_heads, d + 1, n_batch)
+        torch.div(of_z.view_as(self.mean), self.total, out=of_sums[..., :d, :])
+        torch.sum(of_sums[..., :d, :] * self.mean, -2, out=of_sums[..., d, :])
+        of_table = (of_sums.flatten(-3, -2) @ self.c).view(*members, n_heads, d + 1, -1)
+        of_v = of_table[..., :d, :]
+        of_scores = self.w * ((self.v * of_v).sum(-2, keepdim=True) - of_table[..., d:, :])
+        return of_scores[..., 0, :], self.w * of_v
 
 
 class _ByProduct(torch.autograd.Function):
@@ -176,7 +230,7 @@ class _Network(torch.autograd.Function):
     """The heads, relu units beside them and what is read out: (a + relu(a W_in + b_in) W_out) U with a = z W_O.
 
     scores are those of W_Q and W_K for the query e, which is divided by the scale; they may have more precision than
-    the rest. Token and output vectors are frozen.
+    the rest. Token and output vectors are frozen. All tensors may have an axis of members in front.
     """
 
     @staticmethod
@@ -195,38 +249,45 @@ class _Network(torch.autograd.Function):
         b_in: Tensor | None,
         W_out: Tensor,
     ) -> Tensor:
-        v = (W_V.mT.flatten(0, 1) @ E.T).view(len(W_V), -1, len(E))
+        v = (W_V.mT.flatten(-3, -2) @ E.mT).view(*W_V.shape[:-2], W_V.shape[-1], -1)
         weighed = _Weighed.of(scores, v.to(scores.dtype), c)
         z = weighed.z.to(E.dtype)
-        a = z.T @ W_O.flatten(0, 1)
-        hidden = (a @ W_in if b_in is None else torch.addmm(b_in, a, W_in)).relu_()
+        a = z.mT @ W_O.flatten(-3, -2)
+        hidden = (a @ W_in if b_in is None else _plus(b_in[..., None, :], a, W_in)).relu_()
         ctx.save_for_backward(E, e, U, W_Q, W_K, W_O, W_in, W_out, z, a, hidden)
         ctx.weighed, ctx.has_bias = weighed, b_in is not None
-        return torch.addmm(a, hidden, W_out) @ U
+        return _plus(a, hidden, W_out) @ U
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         E, e, U, W_Q, W_K, W_O, W_in, W_out, z, a, hidden = ctx.saved_tensors
-        of_x = grad @ U.T
-        of_hidden = of_x @ W_out.T
+        of_x = grad @ U.mT
+        of_hidden = of_x @ W_out.mT
         torch.ops.aten.threshold_backward.grad_input(of_hidden, hidden, 0, grad_input=of_hidden)
-        of_W_out, of_W_in = hidden.T @ of_x, a.T @ of_hidden
-        of_b_in = of_hidden.sum(0) if ctx.has_bias else None
-        of_a = of_x.addmm_(of_hidden, W_in.T)
-        of_z = (W_O.flatten(0, 1) @ of_a.T).to(ctx.weighed.w.dtype)
+        of_W_out, of_W_in = hidden.mT @ of_x, a.mT @ of_hidden
+        of_b_in = of_hidden.sum(-2) if ctx.has_bias else None
+        of_a = _plus(of_x, of_hidden, W_in.mT)
+        of_z = (W_O.flatten(-3, -2) @ of_a.mT).to(ctx.weighed.w.dtype)
         of_scores, of_v = (gradient.to(E.dtype) for gradient in ctx.weighed.gradients(of_z))
-        of_W_V = (of_v.flatten(0, 1) @ E).view(len(W_O), -1, E.shape[1]).mT.contiguous()
-        of_u = (of_scores @ E)[:, None]  # scores are E u, u = W_K q, q = e W_Q
-        of_W_K = of_u.mT * (e @ W_Q)[:, None]
-        of_W_Q = e[:, None] * (of_u @ W_K)
+        of_W_V = (of_v.flatten(-3, -2) @ E).view(*of_v.shape[:-1], -1).mT.contiguous()
+        of_u = (of_scores @ E)[..., None, :]  # scores are E u, u = W_K q, q = e W_Q
+        of_W_K = of_u.mT * (e[..., None, None, :] @ W_Q)
+        of_W_Q = e[..., None, :, None] * (of_u @ W_K)
         return *5 * (None,), of_W_Q, of_W_K, of_W_V, (z @ of_a).view_as(W_O), of_W_in, of_b_in, of_W_out
 
 
-def _counts(tokens: Int[Tensor, "batch position"], n_tokens: int, dtype: torch.dtype) -> Num[Tensor, "batch token"]:
+def _plus(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """x + left right, in one operation."""
+    return torch.addmm(x, left, right) if left.ndim == 2 else torch.baddbmm(x, left, right)
+
+
+def _counts(
+    tokens: Int[Tensor, "*member batch position"], n_tokens: int, dtype: torch.dtype
+) -> Num[Tensor, "*member batch token"]:
     """How often each token occurs in each sequence."""
-    none = torch.zeros(len(tokens), n_tokens, dtype=dtype, device=tokens.device)
-    return none.scatter_add(1, tokens, torch.ones_like(tokens, dtype=dtype))
+    none = torch.zeros(*tokens.shape[:-1], n_tokens, dtype=dtype, device=tokens.device)
+    return none.scatter_add(-1, tokens, torch.ones_like(tokens, dtype=dtype))
 
 
 def _heads(

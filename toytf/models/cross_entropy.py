@@ -8,11 +8,11 @@ from torch import Tensor
 @torch.no_grad()
 def weighed_cross_entropy(
     logits: Float[Tensor, "b t output"], targets: Int[Tensor, "b t"], weights: Float[Tensor, "b t"]
-) -> tuple[Float[Tensor, ""], Float[Tensor, "b t output"]]:
-    """Σ w (−ln p(target)) and its gradient by the logits, w (p − 1_target).
+) -> tuple[Float[Tensor, "b t"], Float[Tensor, "b t output"]]:
+    """w (−ln p(target)) at every position, and the gradient of their sum by the logits, w (p − 1_target).
 
     ln Σ_y e^{logit_y} is the largest logit minus the logarithm of its probability, which is never small.
     """
     p, right, w = logits.softmax(-1), targets[..., None], weights[..., None]
     losses = logits.amax(-1) - p.amax(-1).log_() - logits.gather(-1, right)[..., 0]
-    return (losses * weights).sum(), p.mul_(w).scatter_add_(-1, right, -w)
+    return losses * weights, p.mul_(w).scatter_add_(-1, right, -w)

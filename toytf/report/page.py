@@ -7,8 +7,9 @@ is one JSON text in the page.
 import json
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,24 @@ def write_report(run: Run) -> None:
         write_atomic(run.report_file, render([(run, figures)]).encode())
 
 
+_wanted: ContextVar[bool] = ContextVar("wanted", default=True)
+"""Do runs that end write their pages?"""
+
+
+@contextmanager
+def without_pages() -> Iterator[None]:
+    """Until its end, runs write no pages when they end: of many runs they would take long, and much room."""
+    token = _wanted.set(False)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
 def write_report_at_the_end(run: Run) -> None:
     """The same after a run that is done: a mistake in a picture, perhaps of somebody's task, costs only the page."""
+    if not _wanted.get():
+        return
     try:
         with spent_on("page"):
             write_report(run)

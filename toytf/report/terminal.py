@@ -86,22 +86,22 @@ class _Progress(ABC):
 
 
 class ProgressLine(_Progress):
-    """One line per seed: steps done, loss, accuracy and recalls as of the last evaluation."""
+    """One line per seed, or for seeds that train together: steps done, mean metrics as of the last evaluation."""
 
     def __init__(self, steps: int, role: str) -> None:
         super().__init__(TimeRemainingColumn(compact=True), TextColumn("{task.fields[metrics]}", markup=False))
         self._steps, self._role = steps, role
-        self._seed, self._step, self._metrics, self._evaluates = 0, 0, "", False
+        self._seeds, self._step, self._metrics, self._evaluates = "", 0, "", False
         self._current = self._bars.add_task("", total=max(steps, 1), metrics="", visible=False)
 
-    def begin(self, seed: int) -> None:
-        """Open the line of a seed."""
-        self._seed, self._step, self._metrics = seed, 0, ""
-        self._current = self._bars.add_task(f"seed {seed}", total=max(self._steps, 1), metrics="")
+    def begin(self, seeds: Sequence[int]) -> None:
+        """Open the line of a seed, or of several that train together."""
+        self._seeds, self._step, self._metrics = shown_seeds(seeds), 0, ""
+        self._current = self._bars.add_task(self._seeds, total=max(self._steps, 1), metrics="")
 
     def skip(self, seed: int) -> None:
         """Show a seed that was trained before."""
-        self.begin(seed)
+        self.begin([seed])
         self._bars.update(self._current, completed=max(self._steps, 1), metrics="already trained")
         self._say(f"seed {seed}: already trained")
 
@@ -115,8 +115,17 @@ class ProgressLine(_Progress):
         self._evaluates = True
         self._bars.update(self._current, metrics=f"{self._metrics}  evaluating …")
 
-    def measured(self, found: Sequence[Measurement]) -> None:
-        """Show the loss, the accuracy of the trained role, and what has an onset, without variants and other views."""
+    def measured(self, found: Sequence[Sequence[Measurement]]) -> None:
+        """Show means over the seeds of what was found in each."""
+        shown = [self._shown(of_seed) for of_seed in found]
+        means = {label: sum(values.get(label, 0.0) for values in shown) / len(shown) for label in shown[0]}
+        self._metrics, self._evaluates = "  ".join(f"{label} {value:.2f}" for label, value in means.items()), False
+        self._bars.update(self._current, metrics=self._metrics)
+        if self._step == self._steps:
+            self._say(self._status())
+
+    def _shown(self, found: Sequence[Measurement]) -> dict[str, float]:
+        """The loss, the accuracy of the trained role, and what has an onset, without variants and other views."""
         on_task = [one for one in found if not one.quantity.on and one.value is not None]
         loss = {one.quantity.label: one.value for one in on_task if one.quantity.group.name == "train"}
         wanted = {"role": self._role, "quantity": "accuracy"}
@@ -124,15 +133,19 @@ class ProgressLine(_Progress):
         onsets = [one for one in on_task if one.quantity.group.timed == "onset"]
         fewest = min((len(one.quantity.at) for one in onsets), default=0)  # other views of a memory have more factors
         recalls = {one.quantity.label: one.value for one in onsets if len(one.quantity.at) == fewest}
-        shown = {**loss, **accuracy, **recalls}
-        self._metrics, self._evaluates = "  ".join(f"{label} {value:.2f}" for label, value in shown.items()), False
-        self._bars.update(self._current, metrics=self._metrics)
-        if self._step == self._steps:
-            self._say(self._status())
+        return {label: value for label, value in {**loss, **accuracy, **recalls}.items() if value is not None}
 
     def _status(self) -> str:
         now = "  evaluating …" if self._evaluates else ""
-        return f"seed {self._seed}: step {self._step} of {self._steps}  {self._metrics}{now}"
+        return f"{self._seeds}: step {self._step} of {self._steps}  {self._metrics}{now}"
+
+
+def shown_seeds(seeds: Sequence[int]) -> str:
+    """`seed 3`, `seeds 0 to 7`, or `8 trainings` of seeds that are not in a row."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    in_a_row = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"seeds {seeds[0]} to {seeds[-1]}" if in_a_row else f"{len(seeds)} trainings"
 
 
 class CaseLine(_Progress):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from toytf.errors import UserError, reason
 from toytf.files import write_atomic
-from toytf.optimizers import Optimizer
+from toytf.optimizers import Moments
 
 Header = dict[str, int | str]
 
@@ -54,16 +54,21 @@ class CheckpointStore:
 
     def latest(self, last: int | None = None) -> int | None:
         """The last step that training can go on from; a checkpoint beyond the last step of the run is refused."""
-        whole = self._whole()
+        whole = self.whole(last)
+        return whole[-1] if whole else None
+
+    def whole(self, last: int | None = None) -> list[int]:
+        """The steps that training can go on from; a checkpoint beyond the last step of the run is refused."""
+        whole = sorted(set(self._steps("training")) & set(self.steps()))
         if last is not None and whole and whole[-1] > last:
             raise UserError(
                 f"{self._path(whole[-1], 'training')} is after step {last}, the last of this run, and does not belong "
                 f"here: remove {self._path(whole[-1], '*')}"
             )
-        return whole[-1] if whole else None
+        return whole
 
-    def drop_halves(self, step: int) -> None:
-        """Remove what is left of later checkpoints that are not whole: they are written again."""
+    def drop_later(self, step: int) -> None:
+        """Remove later checkpoints, and what is left of those that are not whole: they are written again."""
         for later in {*self.steps(), *self._steps("training")}:
             if later > step:
                 for suffix in ("safetensors", "training"):
@@ -82,29 +87,32 @@ class CheckpointStore:
         self._read(step, "safetensors")
         return int(self._read(step, "training")[1]["rows"])
 
-    def save(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, progress: Progress) -> None:
-        """Write a checkpoint; a crash at any moment leaves the older ones as they were."""
+    def save(self, parameters: Mapping[str, nn.Parameter], moments: Mapping[str, Moments], progress: Progress) -> None:
+        """Write a checkpoint, with what the optimiser remembers of each parameter.
+
+        A crash at any moment leaves the older ones as they were.
+        """
         self.directory.mkdir(exist_ok=True)
-        weights = {name: parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
-        state = {name: value.detach().cpu().contiguous() for name, value in _state(parameters, optimizer).items()}
+        weights = {name: _on_cpu(parameter) for name, parameter in parameters.items()}
+        state = {f"{name}/{key}": _on_cpu(value) for name, known in moments.items() for key, value in known.items()}
         state["loss_sum"] = progress.loss_sum.detach().cpu()
         at: Header = {"seed": self.seed, "step": progress.step}
         counts: Header = {"rows": progress.rows, "loss_count": progress.loss_count}
         _write(self._path(progress.step, "safetensors"), weights, at)
         _write(self._path(progress.step, "training"), state, {**at, **counts})
 
-    def restore(self, step: int, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> Progress:
-        """Put weights and optimiser back as they were at a step."""
+    def restore(self, step: int, parameters: Mapping[str, nn.Parameter]) -> tuple[dict[str, Moments], Progress]:
+        """Put weights back as they were at a step; what the optimiser remembered then, and how far it was."""
         state, header = self._read(step, "training")
         self.load_weights(step, parameters)
-        loss_sum = state.pop("loss_sum")
+        loss_sum, moments = state.pop("loss_sum"), dict[str, Moments]()
         for key, value in state.items():
             name, _, field = key.rpartition("/")
             if name not in parameters or (field != "step" and value.shape != parameters[name].shape):
                 raise self._damaged(step, "training", f"it has {key}, which this model does not have")
-            optimizer.state[parameters[name]][field] = value.to(parameters[name].device)
+            moments.setdefault(name, {})[field] = value.to(parameters[name].device)
         device = next(iter(parameters.values())).device
-        return Progress(step, int(header["rows"]), loss_sum.to(device), int(header["loss_count"]))
+        return moments, Progress(step, int(header["rows"]), loss_sum.to(device), int(header["loss_count"]))
 
     def _read(self, step: int, suffix: str) -> tuple[dict[str, Tensor], Header]:
         """The tensors and the header of a file, which must be what was written."""
@@ -151,9 +159,9 @@ class CheckpointStore:
         """What is wrong with a file, and how the run goes on without it."""
         summary = self.directory.parent / "summary.json"
         also = " and summary.json" if summary.exists() else ""
-        earlier = next((other for other in reversed(self._whole()) if other < step and self._can_resume(other)), None)
+        earlier = next((other for other in reversed(self.whole()) if other < step and self._can_resume(other)), None)
         where = "starts over" if earlier is None else f"continues from step {earlier}"
-        between = [other for other in self._whole() if other != step and (earlier is None or other > earlier)]
+        between = [other for other in self.whole() if other != step and (earlier is None or other > earlier)]
         after = f"after step {earlier}" if earlier is not None else "all of them"
         which = f"the checkpoints of seed {self.seed}, {after}" if between else str(self._path(step, "*"))
         return UserError(
@@ -168,10 +176,6 @@ class CheckpointStore:
         except ValueError:
             return False
 
-    def _whole(self) -> list[int]:
-        """The steps that have both files."""
-        return sorted(set(self._steps("training")) & set(self.steps()))
-
     def _path(self, step: int, suffix: str) -> Path:
         return self.directory / f"seed{self.seed}-step{step:06d}.{suffix}"
 
@@ -181,15 +185,8 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in names if match)
 
 
-def _state(parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> dict[str, Tensor]:
-    """The tensors of an optimiser, as `<parameter>/<field>`."""
-    name_of: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
-    return {
-        f"{name_of[parameter]}/{key}": value
-        for parameter, values in optimizer.state.items()
-        for key, value in values.items()
-        if isinstance(value, Tensor)
-    }
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
 
 
 def _write(path: Path, tensors: dict[str, Tensor], header: Header) -> None:

@@ -14,6 +14,7 @@ from toytf.chunks import chunk_size, chunks, scored_chunks, small_chunk_size
 from toytf.evaluation import Forward, plain_forward, token_loss
 from toytf.models.cross_entropy import weighed_cross_entropy
 from toytf.models.reading import free_to_read
+from toytf.models.stack import Stack
 from toytf.models.tables import Tables, by_counts, fast_forward, tables_pay
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch, Task
@@ -24,6 +25,9 @@ Start = tuple[Tensor, Tensor, Tensor]
 
 Part = tuple[Batch, Tensor | None]
 """A chunk and, if only some positions are asked in it, which."""
+
+STACKED = 2**23
+"""Floats of the largest activation of stacked models whose forward goes by counts, at a time (32 MB)."""
 
 
 def accumulate_gradients(
@@ -47,8 +51,8 @@ def accumulate_gradients(
                 logits = plain_forward(model, part.tokens, part.last)
             weights = part.roles[role].to(logits.dtype) / n
             if by_target:
-                loss, gradient = weighed_cross_entropy(logits, part.targets, weights)
-                return loss, logits, gradient
+                losses, gradient = weighed_cross_entropy(logits, part.targets, weights)
+                return losses.sum(), logits, gradient
             loss = (token_loss(logits, part, task.answers(role, part)) * weights).sum()
             return loss.detach(), loss, torch.ones_like(loss)
 
@@ -64,6 +68,43 @@ def accumulate_gradients(
             torch.autograd.backward(output, gradient)
             total = total + loss
         return total
+
+
+def accumulate_stacked_gradients(
+    stack: Stack, task: Task, batch: Batch, config: TrainConfig
+) -> Float[Tensor, "member"]:
+    """The same for stacked models, whose sequences follow each other in the batch: one mean for each member.
+
+    Each member has the gradients that it has alone, up to rounding. task: says what counts as right, for all of them.
+    """
+    role, fast, n_members = config.loss, config.forward == "fast", len(stack)
+    n = batch.roles[role].view(n_members, -1).sum(1).clamp(min=1)
+    by_target = task.answers(role, batch.part(0, 1)) is None
+    total = torch.zeros(n_members, device=batch.tokens.device)
+    for part in batch.of_each(n_members, config.chunk or _stacked_chunk(stack, batch, fast)):
+        logits = stack.forward(part.tokens.view(n_members, -1, part.tokens.shape[1]), part.last, fast=fast).flatten(
+            0, 1
+        )
+        weights = (part.roles[role].view(n_members, -1).to(logits.dtype) / n[:, None]).view(-1, part.last)
+        if by_target:
+            losses, gradient = weighed_cross_entropy(logits, part.targets, weights)
+            torch.autograd.backward(logits, gradient)
+        else:
+            losses = token_loss(logits, part, task.answers(role, part)) * weights
+            torch.autograd.backward(losses.sum())
+        total = total + losses.detach().view(n_members, -1).sum(1)
+    return total
+
+
+def _stacked_chunk(stack: Stack, batch: Batch, fast: bool) -> int | None:
+    """How many sequences of each member are taken at a time; None: all of them, as on a GPU."""
+    first = stack.models[0]
+    size = chunk_size(first, batch.last)
+    if size is not None and fast and by_counts(first, batch.tokens, batch.last):
+        attn = first.attention(0)
+        widest = max(attn.n_heads * (attn.W_O.shape[1] + 1), first.config.width, *first.unembed.W_U.shape)
+        size = STACKED // max(widest, len(first.embed.W_E))
+    return None if size is None else max(1, size // len(stack))
 
 
 def _side_by_side(

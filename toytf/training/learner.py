@@ -1,7 +1,7 @@
-"""What the loop trains: it gives gradients, measures itself, and can be saved.
+"""What the loop trains: it gives gradients and measures itself.
 
-The loop knows only these methods. `SeedLearner` is one seed; several seeds stacked into one
-tensor program can stand in its place: parameters with a leading seed axis, one loss and one row per seed.
+The loop knows only these methods. `SeedLearner` is one model; `StackedLearner` is several of one shape, which are
+trained as one tensor program: its parameters have an axis of members in front, and there is one loss for each.
 """
 
 from abc import ABC, abstractmethod
@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from toytf.evaluation import Forward, measure, plain_forward
 from toytf.measurement import Group, Measurement
 from toytf.models.config import ModelConfig
+from toytf.models.stack import Stack
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
-from toytf.optimizers import SGD, AdamW, Optimizer
+from toytf.optimizers import SGD, AdamW, Moments, Optimizer
 from toytf.probe import Probe, ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch, Task
 from toytf.training.compiling import compiled_forward
 from toytf.training.config import SgdConfig, TrainConfig
-from toytf.training.gradients import accumulate_gradients
+from toytf.training.gradients import accumulate_gradients, accumulate_stacked_gradients
 
 NORM = Group(
     "norm", "Frobenius norms of the weights", place="log",
@@ -52,24 +53,31 @@ class Learner(ABC):
     model_config: ModelConfig
     parameters: Mapping[str, nn.Parameter]
     """All parameters by name, frozen ones included."""
-    n_seeds: int
+    members: "Sequence[SeedLearner]"
+    """The trainings, each with parameters of its own."""
 
     @abstractmethod
-    def backward(self, step: int) -> Float[Tensor, "seed"]:
-        """Accumulate the gradients of a step, and return the loss of every seed; nothing here waits for the device.
+    def backward(self, step: int) -> Float[Tensor, "member"]:
+        """Accumulate the gradients of a step, and return the loss of every member; nothing here waits for the device.
 
-        The sum of the losses is what is minimised, since no seed's loss depends on another's weights.
+        The sum of the losses is what is minimised, since no member's loss depends on another's weights.
         """
 
     @abstractmethod
-    def evaluate(self, step: int) -> list[Evaluation]:
-        """One evaluation per seed, on fresh held-out sequences."""
+    def moments(self, optimizer: Optimizer, member: int) -> dict[str, Moments]:
+        """What the optimiser remembers of a member's parameters, by name."""
+
+    @abstractmethod
+    def remember(self, optimizer: Optimizer, moments: Sequence[Mapping[str, Moments]]) -> None:
+        """Let the optimiser remember this of every member."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Let members see their gradients, which they measure."""
 
 
 class SeedLearner(Learner):
     """One model of one seed on one task."""
-
-    n_seeds = 1
 
     def __init__(
         self,
@@ -87,16 +95,33 @@ class SeedLearner(Learner):
         self.parameters = dict(model.named_parameters())
         self.forward: Forward = fast_forward if config.forward == "fast" else plain_forward
         self.compiled = compiled_forward(self.forward, task.device) if config.compile else None
+        self.members = [self]
+
+    def stream(self, step: int) -> torch.Generator:
+        """The random numbers of a step: a stream of its own, so that it needs no state."""
+        return generator(self.seed, "train", step, device=self.task.device)
 
     def sample(self, step: int) -> Batch:
-        """The training batch of a step: a stream of its own, so that it needs no state."""
-        return self.task.sample(self.config.batch_size, generator(self.seed, "train", step, device=self.task.device))
+        """The training batch of a step."""
+        return self.task.sample(self.config.batch_size, self.stream(step))
 
-    def backward(self, step: int) -> Float[Tensor, "seed"]:
+    def backward(self, step: int) -> Float[Tensor, "member"]:
         """Mean cross-entropy over the positions of the chosen role."""
         return accumulate_gradients(self.model, self.task, self.sample(step), self.config, self.compiled)[None]
 
-    def evaluate(self, step: int) -> list[Evaluation]:
+    def moments(self, optimizer: Optimizer, member: int) -> dict[str, Moments]:
+        """What the optimiser remembers, by parameter."""
+        return {name: optimizer.state[p] for name, p in self.parameters.items() if p in optimizer.state}
+
+    def remember(self, optimizer: Optimizer, moments: Sequence[Mapping[str, Moments]]) -> None:
+        """Let the optimiser remember this."""
+        for name, known in moments[0].items():
+            optimizer.state[self.parameters[name]] = dict(known)
+
+    def look(self) -> None:
+        """It has them."""
+
+    def evaluate(self, step: int) -> Evaluation:
         """Loss and accuracy by role and the probes that are due, also on `evaluate_on`; norms of what is trained."""
         due = [probe for probe in self.probes if step == self.config.steps or probe.at_every_evaluation(self.task)]
         references = step in (0, self.config.steps)
@@ -107,7 +132,7 @@ class SeedLearner(Learner):
             measured_there, results = self._measure(task, reading, step, floors=references)
             measured += [one.evaluated_on(on) for one in measured_there]
             found |= {(kind, on): result for kind, result in results.items()}
-        return [Evaluation(self.seed, [*measured, *self._norms()], references, found)]
+        return Evaluation(self.seed, [*measured, *self._norms()], references, found)
 
     def _measure(
         self, task: Task, probes: Iterable[Probe], step: int, *, floors: bool
@@ -131,9 +156,57 @@ class SeedLearner(Learner):
         return [group.measurement(norm, name) for (group, name, _), norm in zip(found, values, strict=True)]
 
 
-def build_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
+class StackedLearner(Learner):
+    """Several models of one shape, each with a seed, and maybe a learning rate and a weight decay, of its own.
+
+    Their models become views of stacked parameters.
+    """
+
+    def __init__(self, members: Sequence[SeedLearner]) -> None:
+        self.members = [*members]
+        self.stack = Stack([member.model for member in members])
+        self.model_config, self.parameters = members[0].model_config, self.stack.parameters
+        self._task = members[0].task
+        self._one_task = all(member.task is self._task for member in members)
+
+    def sample(self, step: int) -> Batch:
+        """The training batches of a step, one member's after the other's; each is the one that it has alone."""
+        if not self._one_task:
+            return Batch.joined([member.sample(step) for member in self.members])
+        size = self.members[0].config.batch_size
+        return self._task.sample_each(size, [member.stream(step) for member in self.members])
+
+    def backward(self, step: int) -> Float[Tensor, "member"]:
+        """Mean cross-entropy of every member over the positions of the chosen role."""
+        return accumulate_stacked_gradients(self.stack, self._task, self.sample(step), self.members[0].config)
+
+    def moments(self, optimizer: Optimizer, member: int) -> dict[str, Moments]:
+        """The part of a member of what the optimiser remembers; the number of steps is the same for all."""
+        return {
+            name: {field: value[member] if value.ndim else value for field, value in optimizer.state[p].items()}
+            for name, p in self.parameters.items()
+            if p in optimizer.state
+        }
+
+    def remember(self, optimizer: Optimizer, moments: Sequence[Mapping[str, Moments]]) -> None:
+        """Stack what is to be remembered of each member."""
+        for name, known in moments[0].items():
+            optimizer.state[self.parameters[name]] = {
+                field: torch.stack([of[name][field] for of in moments]) if value.ndim else value.clone()
+                for field, value in known.items()
+            }
+
+    def look(self) -> None:
+        """Each sees its part."""
+        self.stack.share_gradients()
+
+
+def build_optimizer(learner: Learner, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """The configured optimiser; parameters without a gradient are left alone, weight decay included."""
-    chosen = config.optimizer
-    if isinstance(chosen, SgdConfig):
-        return SGD(parameters, chosen.lr, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
-    return AdamW(parameters, chosen.lr, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.weight_decay)
+    chosen = [member.config.optimizer for member in learner.members]
+    one, stacked = chosen[0], isinstance(learner, StackedLearner)
+    lr = [of.lr for of in chosen] if stacked else one.lr
+    weight_decay = [of.weight_decay for of in chosen] if stacked else one.weight_decay
+    if isinstance(one, SgdConfig):
+        return SGD(parameters, lr, momentum=one.momentum, weight_decay=weight_decay)
+    return AdamW(parameters, lr, betas=one.betas, eps=one.eps, weight_decay=weight_decay)

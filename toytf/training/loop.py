@@ -1,21 +1,25 @@
 """The training loop: steps, evaluations, checkpoints, and every way a training can end."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.measurement import Group, Measurement, as_row
+from toytf.optimizers import Moments
+from toytf.process import keep_freed_memory
 from toytf.runs.checkpoints import CheckpointStore, Progress
 from toytf.runs.rows import MetricsFile, Row
 from toytf.stopping import stop_asked, undisturbed
 from toytf.timing import spent_on
 from toytf.training.config import TrainConfig
 from toytf.training.freezing import freeze, trainable_ever
-from toytf.training.learner import Evaluation, Learner, build_optimizer
+from toytf.training.learner import Evaluation, Learner, SeedLearner, StackedLearner, build_optimizer
 from toytf.updates import updates
 
 TRAIN = Group(
@@ -26,28 +30,51 @@ TRAIN = Group(
 
 @dataclass(frozen=True)
 class Watch:
-    """What looks on while a training runs: told of every step, evaluation and row, and of what probes found at last."""
+    """What looks on while trainings run: told of every step, of evaluations, and of what each member measured."""
 
     stepped: Callable[[int], None] = lambda step: None
-    measured: Callable[[Row, Sequence[Measurement]], None] = lambda row, found: None
     evaluating: Callable[[], None] = lambda: None
+    measured: Callable[[Sequence[Sequence[Measurement]]], None] = lambda found: None
+
+
+@dataclass(frozen=True, eq=False)
+class Trainee:
+    """A training: what learns, and where its rows and checkpoints go."""
+
+    learner: SeedLearner
+    store: CheckpointStore
+    metrics: MetricsFile
+    recorded: Callable[[Row], None] = lambda row: None
+    """Is given every row."""
     ended: Callable[[Evaluation], None] = lambda evaluation: None
+    """Is given the last evaluation."""
 
 
 class Trainer:
     """A training that goes on step by step. Freezing, the optimiser and the sum of the losses are its business."""
 
     def __init__(self, learner: Learner, config: TrainConfig) -> None:
+        keep_freed_memory()
         self.learner, self.config = learner, config
         ever = trainable_ever(learner.model_config, learner.parameters, config.steps) or set(learner.parameters)
-        self.optimizer = build_optimizer(config, [p for name, p in learner.parameters.items() if name in ever])
+        self.optimizer = build_optimizer(learner, [p for name, p in learner.parameters.items() if name in ever])
         device = next(iter(learner.parameters.values())).device
-        self.go_on_from(Progress(0, 0, torch.zeros(learner.n_seeds, device=device), 0))
+        self._go_on_from(0, torch.zeros(len(learner.members), device=device), 0)
 
-    def go_on_from(self, progress: Progress) -> None:
-        """Stand where a training stood that had come so far; weights and optimiser are put back by the checkpoint."""
-        self.step, self.loss_sum, self.loss_count = progress.step, progress.loss_sum, progress.loss_count
+    def go_on_from(self, found: Sequence[tuple[Mapping[str, Moments], Progress]]) -> None:
+        """Stand where the members stood, all after the same steps; the checkpoints have put their weights back."""
+        self.learner.remember(self.optimizer, [moments for moments, _ in found])
+        at = [progress for _, progress in found]
+        self._go_on_from(at[0].step, torch.cat([progress.loss_sum for progress in at]), at[0].loss_count)
+
+    def _go_on_from(self, step: int, loss_sum: Float[Tensor, "member"], loss_count: int) -> None:
+        self.step, self.loss_sum, self.loss_count = step, loss_sum, loss_count
         self._freeze()
+
+    def standing(self, member: int, rows: int) -> tuple[dict[str, Moments], Progress]:
+        """Where a member stands, with so many rows written: what `go_on_from` needs of it."""
+        progress = Progress(self.step, rows, self.loss_sum[member : member + 1], self.loss_count)
+        return self.learner.moments(self.optimizer, member), progress
 
     def steps(self) -> Iterator[int]:
         """Take the updates that are left, one by one; after each, how many there are."""
@@ -58,7 +85,7 @@ class Trainer:
             yield step
 
     def take_losses(self) -> list[float | None]:
-        """The mean loss of every seed since the last call; None before any step."""
+        """The mean loss of every member since the last call; None before any step."""
         means = [total / self.loss_count if self.loss_count else None for total in self.loss_sum.tolist()]
         self.loss_sum, self.loss_count = torch.zeros_like(self.loss_sum), 0
         return means
@@ -72,56 +99,117 @@ class Trainer:
         freeze(self.learner.model_config, self.learner.parameters, self.step)
 
 
-def train(learner: Learner, config: TrainConfig, store: CheckpointStore, metrics: MetricsFile, watch: Watch) -> None:
-    """Train from the last checkpoint (or from the start) to the end.
+def train(trainees: Sequence[Trainee], watch: Watch, *, stacked: bool = False) -> list[RunFailed | None]:
+    """Train from the last checkpoints (or from the start) to the end; say of each why it failed, if it did.
+
+    stacked: as one tensor program. Else there is just one trainee.
 
     The state after a step depends only on config and seed, so a run that was stopped anywhere and resumed leaves the
     same metrics and weights as one that was not.
     """
-    trainer = Trainer(learner, config)
-    latest = store.latest(config.steps)
-    if latest is not None:
-        at = store.restore(latest, learner.parameters, trainer.optimizer)
-        check_rows(metrics, store, at.step, at.rows)
-        store.drop_halves(at.step)
-        trainer.go_on_from(at)
-    metrics.forget(store.seed, after=-1 if latest is None else latest)
-    watch.stepped(trainer.step)
+    together = _Together(trainees, watch, stacked=stacked)
+    together.run()
+    return [together.failures.get(trainee) for trainee in trainees]
 
-    @spent_on("checkpoints")
-    def save() -> None:
-        _check_finite(learner, store, trainer.step)
-        rows = len(metrics.of(store.seed))
-        progress = Progress(trainer.step, rows, trainer.loss_sum, trainer.loss_count)
-        store.save(learner.parameters, trainer.optimizer, progress)
 
-    @spent_on("evaluation")
-    def evaluate() -> None:
-        watch.evaluating()
-        with undisturbed():  # its row belongs to the checkpoint that a Ctrl-C asks for
-            evaluations = learner.evaluate(trainer.step)
-        for found, loss in zip(evaluations, trainer.take_losses(), strict=True):
-            measured = [*found.measurements, *([] if loss is None else [TRAIN.measurement(loss, "loss")])]
-            row = as_row(measured, references=found.references)
-            wrong = next((name for name, value in row.items() if not math.isfinite(value)), None)
-            if wrong is not None:
-                raise _diverged(store, trainer.step, wrong)
-            if trainer.step == config.steps:
-                watch.ended(found)
-            watch.measured(metrics.record(found.seed, trainer.step, measured, references=found.references), measured)
+class _Together:
+    """Trainees that take their steps together; one that fails leaves the others alone."""
 
-    if latest is None:
-        evaluate()
-        save()
-    for step in trainer.steps():
-        watch.stepped(step)
+    def __init__(self, trainees: Sequence[Trainee], watch: Watch, *, stacked: bool) -> None:
+        self.trainees, self.watch, self.stacked = [*trainees], watch, stacked
+        self.config = trainees[0].learner.config
+        self.failures: dict[Trainee, RunFailed] = {}
+        self.trainer = self._trainer()
+
+    def run(self) -> None:
+        latest = self._resume()
+        self.watch.stepped(self.trainer.step)
+        if latest is None:
+            self._evaluate()
+            self._save()
+        while self.trainees and self.trainer.step < self.config.steps:
+            for step in self.trainer.steps():
+                if self._after(step):
+                    break  # some have failed: the others go on by a trainer of their own
+
+    def _after(self, step: int) -> bool:
+        """What is due after a step; has anyone failed?"""
+        self.watch.stepped(step)
+        config, n = self.config, len(self.trainees)
         ended, stopping = step == config.steps, stop_asked()
         if step % config.evaluation.every == 0 or ended:
-            evaluate()
+            self._evaluate()
         if config.checkpoints.due(step) or ended or stopping:
-            save()
+            self._save()
         if stopping and not ended:
             raise Interrupted(f"stopped at step {step} of {config.steps}; a checkpoint is saved")
+        return len(self.trainees) < n
+
+    def _trainer(self) -> Trainer:
+        members = [trainee.learner for trainee in self.trainees]
+        return Trainer(StackedLearner(members) if self.stacked else members[0], self.config)
+
+    def _resume(self) -> int | None:
+        """Go back to the last step that all have a checkpoint of, and forget what came later; None: there is none."""
+        steps = self.config.steps
+        common = set.intersection(*({*trainee.store.whole(steps)} for trainee in self.trainees))
+        latest = max(common, default=None)
+        if latest is not None:
+            found = []
+            for trainee in self.trainees:
+                found.append(trainee.store.restore(latest, trainee.learner.parameters))
+                check_rows(trainee.metrics, trainee.store, latest, found[-1][1].rows)
+            self.trainer.go_on_from(found)
+        for trainee in self.trainees:
+            trainee.store.drop_later(-1 if latest is None else latest)
+            trainee.metrics.forget(trainee.store.seed, after=-1 if latest is None else latest)
+        return latest
+
+    @spent_on("checkpoints")
+    def _save(self) -> None:
+        with self._failing() as failing:
+            for i, trainee in enumerate(self.trainees):
+                wrong = _not_finite(trainee.learner)
+                if wrong is not None:
+                    failing(trainee, _diverged(trainee.store, self.trainer.step, wrong))
+                    continue
+                rows = len(trainee.metrics.of(trainee.store.seed))
+                trainee.store.save(trainee.learner.parameters, *self.trainer.standing(i, rows))
+
+    @spent_on("evaluation")
+    def _evaluate(self) -> None:
+        self.watch.evaluating()
+        self.trainer.learner.look()
+        step, measured_by_all = self.trainer.step, []
+        losses = self.trainer.take_losses()
+        with self._failing() as failing:
+            for trainee, loss in zip(self.trainees, losses, strict=True):
+                with undisturbed():  # its row belongs to the checkpoint that a Ctrl-C asks for
+                    found = trainee.learner.evaluate(step)
+                measured = [*found.measurements, *([] if loss is None else [TRAIN.measurement(loss, "loss")])]
+                row = as_row(measured, references=found.references)
+                wrong = next((name for name, value in row.items() if not math.isfinite(value)), None)
+                if wrong is not None:
+                    failing(trainee, _diverged(trainee.store, step, wrong))
+                    continue
+                if step == self.config.steps:
+                    trainee.ended(found)
+                trainee.recorded(trainee.metrics.record(found.seed, step, measured, references=found.references))
+                measured_by_all.append(measured)
+        if measured_by_all:
+            self.watch.measured(measured_by_all)
+
+    @contextmanager
+    def _failing(self) -> Iterator[Callable[[Trainee, RunFailed], None]]:
+        """Collect those that fail; in the end the others go on without them, from where they stand."""
+        yield self.failures.__setitem__
+        left = [i for i, trainee in enumerate(self.trainees) if trainee not in self.failures]
+        if len(left) < len(self.trainees):
+            standing = [self.trainer.standing(i, 0) for i in left]
+            self.trainees = [self.trainees[i] for i in left]
+            if left:
+                self.trainer = self._trainer()
+                self.trainer.go_on_from(standing)
 
 
 def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected: int) -> None:
@@ -135,10 +223,10 @@ def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected
         )
 
 
-def _check_finite(learner: Learner, store: CheckpointStore, step: int) -> None:
+def _not_finite(learner: SeedLearner) -> str | None:
+    """The first parameter that is not finite."""
     finite = torch.stack([parameter.detach().isfinite().all() for parameter in learner.parameters.values()]).tolist()
-    if not all(finite):
-        raise _diverged(store, step, [*learner.parameters][finite.index(False)])
+    return None if all(finite) else [*learner.parameters][finite.index(False)]
 
 
 def _diverged(store: CheckpointStore, step: int, what: str) -> RunFailed:

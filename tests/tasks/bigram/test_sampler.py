@@ -42,7 +42,7 @@ def test_draws_without_replacement_are_distributed_as_successive_draws():
     distribution = np.array([0.5, 0.25, 0.15, 0.1])
     n = 40_000
     drawn = draw_without_replacement(
-        torch.tensor(distribution, dtype=torch.float32), n, 2, generator(0, "draw")
+        torch.tensor(distribution, dtype=torch.float32), n, 2, [generator(0, "draw")]
     ).numpy()
     pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
     observed = np.array([((drawn[:, 0] == i) & (drawn[:, 1] == j)).sum() for i, j in pairs])
@@ -53,7 +53,7 @@ def test_draws_without_replacement_are_distributed_as_successive_draws():
 
 def test_draws_without_replacement_never_repeat():
     distribution = torch.tensor(load_table(SHAKESPEARE, 65).unigram, dtype=torch.float32)
-    drawn = draw_without_replacement(distribution, 2000, 20, generator(0, "draw")).sort(1).values
+    drawn = draw_without_replacement(distribution, 2000, 20, [generator(0, "draw")]).sort(1).values
     assert (drawn.diff(dim=1) > 0).all()
 
 
@@ -65,7 +65,7 @@ def test_a_trigger_is_always_followed_by_its_output():
     first = AliasTable.build(np.full((1, 6), 1 / 6), CPU)
     output_of = torch.full((50, 6), -1)
     output_of[:, 2] = torch.arange(50) % 6
-    chain = draw_chains(first, uniform, output_of, 40, generator(0, "chain"))
+    chain = draw_chains(first, uniform, output_of, 40, [generator(0, "chain")])
     assert chain.shape == (50, 40)
     for row, sequence in enumerate(chain.tolist()):
         for a, b in pairwise(sequence):

@@ -323,7 +323,7 @@ def _same(parts: Sequence[Holder], before: Sequence[torch.Tensor | None]) -> boo
 
 def _evaluated(learner: SeedLearner) -> Iterator[Measurement]:
     """All that the probes measure, and accuracy and loss by role."""
-    (evaluation,) = learner.evaluate(learner.config.steps)
+    evaluation = learner.evaluate(learner.config.steps)
     for measured in evaluation.measurements:
         if measured.quantity.group.name == EVAL.name:
             yield measured

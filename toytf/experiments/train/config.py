@@ -1,20 +1,25 @@
 """The config of the experiment `train`."""
 
+import json
 import re
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from toytf.config.compose import overlay
 from toytf.config.footprint import Need
-from toytf.config.plugins import AnyProbe, AnyTask, TaskConfig, default_probes, present_kind
+from toytf.config.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig, default_probes, present_kind
 from toytf.config.sections import TRANSLATE, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.experiments.seeded import SeededConfig
 from toytf.models.config import ModelConfig
 from toytf.training.config import TrainConfig
 from toytf.training.footprint import training_needs
+from toytf.training.stacking import worth_stacking
 from toytf.training.threads import threads_for
+
+
+MOST_STACKED = 1024
 
 
 class TrainExperimentConfig(SeededConfig):
@@ -33,6 +38,18 @@ class TrainExperimentConfig(SeededConfig):
     evaluate_on: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other data to evaluate on, by name: what each changes in the task, such as {clean: {noise: {probability: 0}}}.
     Metric names carry the name after an @: `eval@clean/in_context_accuracy`."""
+
+    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_STACKED)] = "auto"
+    """How many seeds train as one tensor program. auto: as many as pay, which are several if a step is small; only the
+    config decides. config.yaml of the run has the number, because the last bits of a sum depend on whether it is 1."""
+
+    @field_validator("stack", mode="before")
+    @classmethod
+    def _auto_or_a_number(cls, stack: object) -> object:
+        whole = isinstance(stack, int) and not isinstance(stack, bool) and 1 <= stack <= MOST_STACKED
+        if stack == "auto" or whole:
+            return stack
+        raise ValueError(f"give auto, or a whole number from 1 to {MOST_STACKED}")
 
     @field_validator("probes", mode="before")
     @classmethod
@@ -84,6 +101,34 @@ class TrainExperimentConfig(SeededConfig):
         """Two if a training step is large, as far as the task tells its sizes."""
         sizes = self.task.sizes()
         return 1 if sizes is None else threads_for(self.train, self.model, sizes)
+
+    @property
+    def worth_stacking(self) -> int:
+        """How many trainings of this shape pay as one tensor program, as far as the task tells its sizes."""
+        sizes = self.task.sizes()
+        return 1 if sizes is None else worth_stacking(self.train, self.model, sizes)
+
+    @property
+    def n_stacked(self) -> int:
+        """How many seeds train as one tensor program."""
+        return min(self.worth_stacking, len(self.seeds)) if self.stack == "auto" else self.stack
+
+    @property
+    def stack_key(self) -> str | None:
+        """Equal for configs that can be stacked: seeds, learning rate, weight decay and initial weights may differ."""
+        content = self.model_dump(mode="json", exclude={"logging", "seeds", "stack"})
+        for field in ("lr", "weight_decay"):
+            content["train"]["optimizer"].pop(field)
+        for part in ("attention", "feed_forward"):
+            content["model"][part].pop("init")
+        for field in ("init", "ideal_memories", "beta"):
+            content["model"].pop(field)
+        return json.dumps(content, sort_keys=True)
+
+    def resolved(self, before: ExperimentConfig | None = None) -> Self:
+        """The same, with `stack: auto` replaced by a number, too; a run that goes on keeps its number."""
+        known = before if self.stack == "auto" and isinstance(before, TrainExperimentConfig) else self
+        return super().resolved(before).model_copy(update={"stack": known.n_stacked})
 
     @property
     def evaluation_tasks(self) -> dict[str, TaskConfig]:

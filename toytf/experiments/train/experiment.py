@@ -2,28 +2,32 @@
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
-from toytf.errors import Interrupted
+from toytf.errors import Interrupted, RunFailed, ToytfError
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import probe_figures, training_figures
 from toytf.experiments.train.story import lasting_onsets, training_findings
-from toytf.measurement import Measurement
+from toytf.probe import Probe
 from toytf.process import cpu_threads
 from toytf.report.page import write_report_at_the_end
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
-from toytf.runs.rows import MetricsFile, Row
+from toytf.runs.rows import MetricsFile
 from toytf.runs.tracking import WandbMirror
 from toytf.stopping import stop_asked, stop_on_interrupt
+from toytf.task import Task
 from toytf.timing import spent_on, taken
 from toytf.training.freezing import trainable_ever
 from toytf.training.learner import Evaluation, SeedLearner
-from toytf.training.loop import Watch, check_rows, train
+from toytf.training.loop import Trainee, Watch, check_rows, train
+from toytf.training.stacking import even_parts
 
 
 class Training(Experiment):
@@ -33,17 +37,14 @@ class Training(Experiment):
 
     def run(self, run: Run) -> None:
         """Train, and write what was found."""
-        try:
-            with cpu_threads(self.config.n_threads):
-                self._train_seeds(run)
-            run.add_seconds(taken())  # the page tells them
-            write_report_at_the_end(run)
-        except BaseException:
-            with contextlib.suppress(OSError):  # that would hide why the run ends
-                run.add_seconds(taken())
-            raise
-        run.add_seconds(taken())
-        run.finish()
+        for failure in run_trainings([(self, run)]):
+            if failure is not None:
+                raise failure
+
+    @classmethod
+    def run_together(cls, experiments: Sequence[Experiment], runs: Sequence[Run]) -> list[ToytfError | None]:
+        """Several runs that can be stacked."""
+        return run_trainings([(cast(Training, one), run) for one, run in zip(experiments, runs, strict=True)])
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Curves, what the probes drew of the first seed in the end, and attention maps."""
@@ -59,13 +60,12 @@ class Training(Experiment):
             return super().next_step(run)
         return f"{shlex.join(['toytf', 'probe', str(run.directory)])}  (names what the model gets wrong)"
 
-    def _train_seeds(self, run: Run) -> None:
+    def prepare(self, run: Run, task: Task) -> list["_Seed"]:
+        """Every seed, to be trained; mistakes that only building shows come first."""
         config = self.config
-        task = build_task(config.task, pick_device(config.device))
-        task.check_goal()
         evaluate_on = build_evaluate_on(config.evaluation_tasks, task)
         probes = [build_probe(probe) for probe in config.probes]
-        first = build_model(config.model, task, config.seeds[0])  # mistakes that only building shows come first
+        first = build_model(config.model, task, config.seeds[0])
         known = run.columns if run.metrics_file.exists() else {}
         for probe in probes:
             probe.check(first, task)
@@ -73,45 +73,122 @@ class Training(Experiment):
         trainable_ever(config.model, dict(first.named_parameters()), config.train.steps)
         metrics = MetricsFile(run.metrics_file)
         metrics.check_seeds(config.seeds)
-        with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt():
-            for seed in config.seeds:
-                store = CheckpointStore(run.checkpoints, seed)
-                if store.latest(config.train.steps) == config.train.steps:
-                    check_rows(metrics, store, config.train.steps, store.rows(config.train.steps))
-                    line.skip(seed)
-                    continue
-                if stop_asked():
-                    raise Interrupted(f"stopped before seed {seed}; to continue: {run.resume_command}")
-                model = first if seed == config.seeds[0] else build_model(config.model, task, seed)
-                learner = SeedLearner(model, task, probes, config.train, seed, evaluate_on=evaluate_on)
-                self._train_seed(run, learner, store, metrics, line)
-        metrics.sort(config.seeds)
-        metrics.close()
+        found = []
+        for seed in config.seeds:
+            store, steps = CheckpointStore(run.checkpoints, seed), config.train.steps
+            if store.latest(steps) == steps:
+                check_rows(metrics, store, steps, store.rows(steps))
+            found.append(
+                _Seed(self, run, seed, store, metrics, partial(self._learner, task, probes, evaluate_on, seed))
+            )
+        return found
 
-    def _train_seed(
-        self, run: Run, learner: SeedLearner, store: CheckpointStore, metrics: MetricsFile, line: ProgressLine
-    ) -> None:
-        config, seed = self.config, learner.seed
-        line.begin(seed)
-        try:
-            with (
-                spent_on("steps"),
-                WandbMirror(config.logging, run.directory, seed, config.model_dump(mode="json")) as mirror,
-            ):
+    def _learner(self, task: Task, probes: Sequence[Probe], evaluate_on: Mapping[str, Task], seed: int) -> SeedLearner:
+        model = build_model(self.config.model, task, seed)
+        return SeedLearner(model, task, probes, self.config.train, seed, evaluate_on=evaluate_on)
 
-                def measured(row: Row, found: Sequence[Measurement]) -> None:
-                    line.measured(found)
-                    mirror.log(row)
-
-                watch = Watch(line.stepped, measured, line.evaluating, lambda at: self._keep(run, at))
-                train(learner, config.train, store, metrics, watch)
-        except Interrupted as stopped:
-            raise Interrupted(f"{stopped}; to continue: {run.resume_command}") from None
-
-    def _keep(self, run: Run, evaluation: Evaluation) -> None:
+    def keep(self, run: Run, evaluation: Evaluation) -> None:
         """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
         if evaluation.seed == self.config.seeds[0]:
             configs = {probe.kind: probe for probe in self.config.probes}
             for (kind, on), result in evaluation.results.items():
                 for name, figure in probe_figures(result, configs[kind], on).items():
                     run.keep_figure(name, figure)
+
+
+@dataclass(frozen=True, eq=False)
+class _Seed:
+    """A seed of a run: what is trained, and where it goes."""
+
+    training: Training
+    run: Run
+    seed: int
+    store: CheckpointStore
+    metrics: MetricsFile
+    learner: Callable[[], SeedLearner]
+    """Builds it, when its turn has come."""
+
+    @property
+    def ended(self) -> bool:
+        """Was it trained before?"""
+        steps = self.training.config.train.steps
+        return self.store.latest(steps) == steps
+
+    @contextlib.contextmanager
+    def trainee(self) -> Iterator[Trainee]:
+        """The same to be trained, with its mirror on wandb."""
+        config, run = self.training.config, self.run
+        with WandbMirror(config.logging, run.directory, self.seed, config.model_dump(mode="json")) as mirror:
+            yield Trainee(
+                self.learner(), self.store, self.metrics, mirror.log, lambda found: self.training.keep(run, found)
+            )
+
+
+def run_trainings(trainings: Sequence[tuple[Training, Run]]) -> list[ToytfError | None]:
+    """Train runs of one shape together, each up to its summary and page; why each failed, if it did."""
+    runs = [run for _, run in trainings]
+    failures: dict[Run, ToytfError] = {}
+    try:
+        with cpu_threads(trainings[0][0].config.n_threads):
+            failures = _train_all(trainings)
+        _share_seconds(runs, failures)  # the page tells them
+        for run in runs:
+            if run not in failures:
+                write_report_at_the_end(run)
+    except BaseException:
+        _share_seconds(runs, runs)
+        raise
+    _share_seconds(runs, failures)
+    for run in runs:
+        if run not in failures:
+            run.finish()
+    return [failures.get(run) for run in runs]
+
+
+def _train_all(trainings: Sequence[tuple[Training, Run]]) -> dict[Run, ToytfError]:
+    """Train all seeds of all runs, in stacks as large as the config says; the failure of each run, if there is one."""
+    config = trainings[0][0].config
+    task = build_task(config.task, pick_device(config.device))
+    task.check_goal()
+    seeds = [seed for training, run in trainings for seed in training.prepare(run, task)]
+    failures: dict[Run, ToytfError] = {}
+    with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt():
+        for seed in seeds:
+            if seed.ended:
+                line.skip(seed.seed)
+        left = [seed for seed in seeds if not seed.ended]
+        for stack in even_parts(left, config.n_stacked):
+            if stop_asked():
+                raise Interrupted(f"stopped before seed {stack[0].seed}; to continue: {stack[0].run.resume_command}")
+            line.begin([seed.seed for seed in stack])
+            for seed, failure in zip(stack, _train_stack(stack, line), strict=True):
+                if failure is not None:
+                    failures.setdefault(seed.run, failure)
+            if config.n_stacked == 1 and failures:
+                break  # a run whose seeds come one after the other ends with the first that fails
+    for training, run in trainings:
+        metrics = next(seed.metrics for seed in seeds if seed.run is run)
+        if run not in failures:
+            metrics.sort(training.config.seeds)
+            metrics.close()
+    return failures
+
+
+def _train_stack(seeds: Sequence[_Seed], line: ProgressLine) -> list[RunFailed | None]:
+    try:
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(spent_on("steps"))
+            trainees = [opened.enter_context(seed.trainee()) for seed in seeds]
+            watch = Watch(line.stepped, line.evaluating, line.measured)
+            return train(trainees, watch, stacked=seeds[0].training.config.n_stacked > 1)
+    except Interrupted as stopped:
+        raise Interrupted(f"{stopped}; to continue: {seeds[0].run.resume_command}") from None
+
+
+def _share_seconds(runs: Sequence[Run], failed: Container[Run]) -> None:
+    """Add what was taken since this was last called to the times of the runs, in equal parts."""
+    seconds = taken()
+    for run in runs:
+        # An error would hide why a run failed.
+        with contextlib.suppress(OSError) if run in failed else contextlib.nullcontext():
+            run.add_seconds({part: value / len(runs) for part, value in seconds.items()})
