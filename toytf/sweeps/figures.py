@@ -64,9 +64,8 @@ def sweep_figures(sweep: "Sweep", measured: "pd.DataFrame") -> Iterator[tuple[st
                 yield f"{i}_{_file_name(given.metric)}", _drawn(sweep, given, axes, rows)
         return
     for metric in sweep.shown:
-        own = measured[measured["metric"] == metric]
         for name, kind, axes in _chosen(sweep):
-            rows = _rows(sweep, own, metric, axes)
+            rows = _rows(sweep, measured, metric, axes)
             if len(rows):
                 figure = FigureConfig(kind=kind, metric=metric, x=axes.x, y=axes.y, color=axes.color)
                 yield f"{_file_name(metric)}{name}", _drawn(sweep, figure, axes, rows)
@@ -122,7 +121,7 @@ def _is_number(value: Any) -> bool:
 
 def _rows(sweep: "Sweep", measured: "pd.DataFrame", metric: str, axes: _Axes) -> "pd.DataFrame":
     """The values of a metric, one row a seed, with a column for each axis."""
-    own = measured[measured["metric"] == metric]
+    own = sweep.rows_of(measured, metric)
     found = own[["run", "seed", "value", *KINDS]].copy()
     known = {member.id: {**member.known, **member.at} for member in sweep.members}
     for name, expression in axes.named().items():
@@ -140,7 +139,7 @@ def _drawn(sweep: "Sweep", given: FigureConfig, axes: _Axes, rows: "pd.DataFrame
     else:
         logarithmic = given.x in sweep.log
         figure = curves(rows, title, axes, metric=given.metric, log=logarithmic, lines=given.lines)
-    return figure.update_layout(meta={"says": sweep.phrase(given.metric)})
+    return figure.update_layout(meta={"says": sweep.meaning(given.metric)})
 
 
 def _title(sweep: "Sweep", metric: str, axes: _Axes) -> str:

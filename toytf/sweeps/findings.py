@@ -24,7 +24,7 @@ def findings(sweep: "Sweep", points: "pd.DataFrame") -> Iterator[str]:
     for metric in sweep.shown:
         known = points[metric].dropna()
         if known.empty:
-            yield f"{metric}: no finished run has it."
+            yield f"{metric}: at no point do all seeds have it."
             continue
         better = direction(sweep, points, metric)
         first, last = ("largest", "smallest") if better is None else ("best", "worst")
@@ -38,7 +38,9 @@ def findings(sweep: "Sweep", points: "pd.DataFrame") -> Iterator[str]:
             f"{word} {cell(sweep, points, metric, known[known == value].index[0])} {_where(sweep, known, value)}"
             for word, value in ((first, best), (last, worst))
         ]
-        yield f"{said}: {', '.join(ends)}{_against(sweep, points, metric)}."
+        lacking = len(points) - len(known)
+        missing = f"; at {counted(lacking, 'point')} some seed never had it" if lacking else ""
+        yield f"{said}: {', '.join(ends)}{_against(sweep, points, metric)}{missing}."
 
 
 def direction(sweep: "Sweep", points: "pd.DataFrame", metric: str) -> str | None:

@@ -142,14 +142,12 @@ class Sweep:
         """The same, from what was measured."""
         import pandas as pd
 
-        point_of = {member.id: member.point for member in self.members}
-        measured = measured.assign(point=measured["run"].map(point_of))
-        seeds = measured.groupby("point").apply(lambda rows: len(rows[["run", "seed"]].drop_duplicates()))
+        seeds = self._seeds_of(measured)
         found = pd.DataFrame({key: {point: self.at[point].get(key) for point in seeds.index} for key in self.factors})
         found = found.reindex(seeds.index)
-        found["seeds"] = seeds.astype(int) if len(seeds) else pd.Series(dtype=int)
+        found["seeds"] = seeds
         for metric in self.shown:
-            own = measured[measured["metric"] == metric].groupby("point")
+            own = self.rows_of(measured, metric).groupby("point")
             found[metric] = own["value"].mean()
             found[spread_name(metric)] = own["value"].std(ddof=1)
             for kind in KINDS:
@@ -157,6 +155,25 @@ class Sweep:
                 if level.notna().any():
                     found[reference_name(kind, metric)] = level
         return found.rename(columns={key: column_of(key) for key in self.factors})
+
+    def rows_of(self, measured: "pd.DataFrame", metric: str) -> "pd.DataFrame":
+        """The rows of a metric with the number of their point, but none of a point that lacks it in some seed.
+
+        A mean over the seeds that happened to have it would mislead.
+        """
+        own = measured[measured["metric"] == metric]
+        own = own.assign(point=own["run"].map(self._point_of))
+        seeds = self._seeds_of(measured)
+        return own[own.groupby("point")["seed"].transform("size") == own["point"].map(seeds)]
+
+    def _seeds_of(self, measured: "pd.DataFrame") -> "pd.Series[int]":
+        """How many seeds of each point are finished."""
+        finished = measured[["run", "seed"]].drop_duplicates()
+        return finished.groupby(finished["run"].map(self._point_of)).size().rename_axis("point")
+
+    @cached_property
+    def _point_of(self) -> dict[str, int]:
+        return {member.id: member.point for member in self.members}
 
     @cached_property
     def shown(self) -> tuple[str, ...]:
@@ -171,16 +188,19 @@ class Sweep:
 
     @cached_property
     def _described(self) -> dict[str, tuple[Quantity, str]]:
-        """What metrics are about, and the phrase of those that the short table of a run shows."""
+        """What metrics are about, and the phrase that the short tables of runs have for each, if they agree."""
         found: dict[str, tuple[Quantity, str]] = {}
         wanted = {*self.shown, *(figure.metric for figure in self.section.figures)}
-        for run in self.runs[:_ASKED]:
-            if wanted <= found.keys():
-                break
+        runs = self.runs
+        for run in [*runs[:1], *runs[:-_ASKED:-1]]:
             summary, columns = run.summary, run.columns
             phrases = {row.cells()[0]: phrase for phrase, row in short_table(summary, columns).rows}
-            new = described(summary, columns)
-            found |= {name: (about, phrases.get(name, "")) for name, about in new.items() if name not in found}
+            for name, about in described(summary, columns).items():
+                phrase = phrases.get(name, "")
+                told = found.get(name, (about, phrase))[1]
+                found[name] = about, told if told == phrase else ""  # such as one that tells the size of a point
+            if run is not runs[0] and wanted <= found.keys():
+                break
         return found
 
     def about(self, metric: str) -> Quantity:
@@ -188,9 +208,14 @@ class Sweep:
         return self._described[metric][0] if metric in self._described else quantity_of(metric)
 
     def phrase(self, metric: str) -> str:
-        """What a metric is in a phrase; nothing if nobody said."""
+        """What a metric is in a phrase."""
         known = self._described.get(metric)
-        return known[1] or known[0].group.meaning(known[0].label) if known else ""
+        return known[1] or known[0].group.title if known else ""
+
+    def meaning(self, metric: str) -> str:
+        """The same in a sentence, if somebody said one."""
+        about = self.about(metric)
+        return about.group.meaning(about.label) or self.phrase(metric)
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -226,7 +251,8 @@ class Sweep:
     def state(self) -> str:
         """How far it is: `30 of 32 runs are done, 2 failed`."""
         n_failed = len(self.failures)
-        done = f"{len(self.runs):,} of {counted(len(self.members), 'run')} are done"
+        n_done, n = len(self.runs), len(self.members)
+        done = f"{n_done:,} of {counted(n, 'run')} {'is' if 1 in (n_done, n) else 'are'} done"
         return done + (f", {n_failed:,} failed" if n_failed else "")
 
     def _repr_html_(self) -> str:
