@@ -24,6 +24,8 @@ from toytf.catalogue import claim_files
 from toytf.cli import app, main
 from toytf.config.plugins import load_config, plugins
 from toytf.experiments.launch import run
+from toytf.sweeps.plan import plan_sweep
+from toytf.sweeps.sweep import sweep
 
 if TYPE_CHECKING:
     from conftest import Install
@@ -74,6 +76,9 @@ PIECES = [block for name in OTHERS for block in blocks(name) if block.language =
 def test_a_config_is_valid(block: Block) -> None:
     """A piece of a config is one of a training; the files of tutorials are run below."""
     content = yaml.safe_load(block.content)
+    if "sweep" in content:
+        assert plan_sweep(content).runs
+        return
     load_config(content if {"experiment", "base"} & set(content) else {"experiment": "train", **content}, folder=ROOT)
 
 
@@ -89,6 +94,8 @@ def check_command(words: list[str], runs: dict[str, Any]) -> None:
     given = COMMANDS[name].make_context(name, arguments).params  # refuses an option that is not there
     if name == "run":
         runs[str(given["out"])] = load_config(given["config"], given["overrides"] or [])
+    elif name == "sweep":
+        assert plan_sweep(given["config"], given["overrides"] or []).runs
     elif name == "inspect":
         assert set(map(str, given["runs"])) <= set(runs)
     elif name == "probe":
@@ -128,6 +135,12 @@ def short_run(config: Any, overrides: Mapping[str, Any] | None = None, **options
     return run(config, {**(overrides or {}), **changes(config)}, **options)
 
 
+def short_sweep(config: Any, overrides: Mapping[str, Any], **options: Any) -> toytf.Sweep:
+    """What `toytf.sweep` does, shortened and in this process."""
+    few = {"train.steps": 2, "train.evaluation.sequences": 32, "probes": [["memory_recall"]]}
+    return sweep(config, {**changes(config), **few, **overrides}, **{**options, "jobs": 1})
+
+
 def changes(config: Any) -> dict[str, Any]:
     """What a run of a config is changed by here."""
     loaded = load_config(config)
@@ -143,6 +156,7 @@ def follow(document: str, *, shortened: bool = True) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if shortened:
             patch.setattr(toytf, "run", short_run)
+            patch.setattr(toytf, "sweep", short_sweep)
         for block in blocks(document):
             if block.runs:
                 if block.content.startswith(("import ", "from ")):  # a block that does not import goes on

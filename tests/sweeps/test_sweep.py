@@ -202,18 +202,19 @@ def test_what_failed_is_kept_and_tried_again_only_on_request(invoke: "Callable[.
 
 
 def test_what_failed_for_another_reason_is_done_when_it_is_tried_again(tmp_path: Path) -> None:
-    path, out = _file(tmp_path, grid={"model.d_model": [16, 24]}), tmp_path / "out"
+    path, out = _file(tmp_path, grid={"model.d_model": [16, 24]}, seeds=3), tmp_path / "out"
     whole = toytf.sweep(path, out=out, jobs=1)
     csv = (out / "table.csv").read_bytes()
+    assert [run.config.stack for run in whole.runs] == [3] * 6  # one that is alone later has the same numbers
     place = whole.runs[1].directory
     shutil.rmtree(place)
     place.write_text("in the way")
     (out / "table.parquet").unlink()
     assert toytf.sweep(path, out=out, jobs=1, resume=True).failed["run"].tolist() == [place.name]
     place.unlink()
-    assert len(toytf.sweep(path, out=out, jobs=1, resume=True).runs) == 1  # nobody asked for it
+    assert len(toytf.sweep(path, out=out, jobs=1, resume=True).runs) == 5  # nobody asked for it
     again = toytf.sweep(path, out=out, jobs=1, retry=True)
-    assert (len(again.runs), len(again.failed)) == (2, 0)
+    assert (len(again.runs), len(again.failed)) == (6, 0)
     assert (out / "table.csv").read_bytes() == csv
 
 
