@@ -228,6 +228,49 @@ def test_a_claim_of_a_run_that_diverges_is_not_reached(claim: Callable[..., Path
     assert (told["verdict"], told["measured"], told["spread"]) == ("not reached", None, None)
 
 
+@pytest.mark.repeats_runs
+def test_claims_that_run_at_once_get_the_same_verdicts_in_the_same_order(
+    claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    """One claim shares a run with another, and the run of a third diverges."""
+    wild = {"train": {"steps": 5, "loss": "all", "optimizer": {"kind": "sgd", "lr": 1e30}}}
+    files = [
+        claim("positive", [POSITIVE], tiny={}, longer={"train": {"steps": 3}}),
+        claim("diverging", [POSITIVE | {"run": "wild"}], wild=wild),
+        claim("negative", [NEGATIVE], tiny={}),
+    ]
+    one, at_once = tmp_path / "one", tmp_path / "at_once"
+    assert invoke("claims", *files, "--out", one).code == 1
+    ended = invoke("claims", *files, "--out", at_once, "--jobs", 2)
+    assert ended.code == 1
+    verdicts = json.loads((at_once / "claims.json").read_text().replace(str(at_once), str(one)))
+    assert verdicts == json.loads((one / "claims.json").read_text())
+    assert [told["verdict"] for told in verdicts] == ["confirmed", "not reached", "refuted"]
+    assert len([*(at_once / "runs").iterdir()]) == 3
+    assert re.search(r"^diverging: wild failed after \d+ s; . runs? left", ended.err, re.MULTILINE)
+    assert re.search(r"^positive: (tiny|longer) done after \d+ s; 1 run left, about 1 minute$", ended.err, re.MULTILINE)
+    assert re.search(r"^\w+: (confirmed|refuted|not reached); 0 claims left$", ended.err, re.MULTILINE)
+
+    again = invoke("claims", *files[::2], "--out", at_once, "--jobs", 2)
+    assert " after " not in again.err  # no job: what is finished is read
+    assert "positive: confirmed; 1 claim left\nnegative: refuted; 0 claims left\n" in again.err
+
+
+def test_a_mistake_ends_claims_that_run_at_once_with_2_and_what_the_others_did_is_kept(
+    claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    """The misspelt claim is done in seconds, while the other one trains for minutes."""
+    files = [
+        claim("long", [POSITIVE], tiny={"train": {"steps": 10**6}}),
+        claim("misspelt", [POSITIVE | {"metric": "eval/al_loss"}], tiny={"train": {"steps": 200}}),
+    ]
+    ended = invoke("claims", *files, "--out", tmp_path / "out", "--jobs", 2)
+    assert (ended.code, ended.out) == (2, "")
+    assert 'did you mean "eval/all_loss"?' in ended.err.splitlines()[-1]
+    unfinished = [run for run in (tmp_path / "out" / "runs").iterdir() if not (run / "summary.json").exists()]
+    assert [any((run / "checkpoints").iterdir()) for run in unfinished] == [True]
+
+
 def test_a_metric_that_no_run_has_ends_with_2_and_one_line(
     claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path
 ) -> None:

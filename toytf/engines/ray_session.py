@@ -29,6 +29,8 @@ def ray_session(options: EngineOptions) -> Iterator[ModuleType]:
             import ray
         except ImportError:
             raise UserError("the engine ray needs Ray: pip install 'toytf[ray]'") from None
+        if options.address is not None:
+            _check_answers(options.address)
         ours = not ray.is_initialized()
         with _silent():
             try:
@@ -46,7 +48,6 @@ def _connect(ray: ModuleType, options: EngineOptions) -> None:
         # "local", not None: RAY_ADDRESS in the environment would mean another cluster
         ray.init(address="local", num_cpus=options.jobs, include_dashboard=False, **quiet)
         return
-    _check_answers(options.address)
     try:
         ray.init(address=options.address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
