@@ -31,7 +31,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, scaled_dot_product_attention
 
-from toytf.models.reading import free_to_read
+from toytf.models.fast_options import is_recall_network
+from toytf.models.reading import free_to_read, is_mapped
 from toytf.models.transformer import Attention, Block, ToyTransformer
 
 SAFE = {torch.float32: 12.0, torch.float64: 600.0}
@@ -54,7 +55,7 @@ def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) 
     simple = _brings_gradients(model)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not simple):  # the network brings its own gradients
         scores = None if attn.linear else _common_scores(attn, E, ends)
-        precise = None if scores is None else _precision(scores, _spread(scores).item())
+        precise = None if scores is None else _precision(scores, float(_spread(scores)))
     if scores is not None and precise is not None and simple:
         return _network(model, tokens, scores.to(precise))[:, None]
     if scores is not None and precise is not None:
@@ -68,7 +69,10 @@ def count_forward(model: ToyTransformer, tokens: Int[Tensor, "batch position"]) 
         else:
             ln = torch.arange(tokens.shape[1] + 1, device=E.device, dtype=E.dtype).log()
             ln_c = ln[_counts(tokens, len(E), tokens.dtype)]
-            z = scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=ln_c, scale=1.0)[0]
+            if is_mapped():  # the fused operation cannot be mapped on a CPU
+                z = (q @ k.mT + ln_c).softmax(-1) @ v
+            else:
+                z = scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=ln_c, scale=1.0)[0]
         z = rearrange(z, "head batch d -> batch (head d)")
     added = z @ attn.W_O.flatten(0, 1)
     e = embedding(ends, E)
@@ -86,23 +90,41 @@ def stacked_count_forward(
     are is None if they are all. Logits are None of members whose scores lie too far apart for the product, and there is
     no answer at all for models and devices that do not take it.
     """
-    attn = model.attention(0)
-    if attn.linear or not _brings_gradients(model):
+    attn, simple = model.attention(0), _brings_gradients(model)
+    if attn.linear or not (simple or (model.feed_forward(0) is None and attn.W_V is not None)):
         return None
-    with torch.no_grad():
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not simple):
         scores = _common_scores(attn, model.embed.W_E, tokens[..., -1])
     if scores is None:
         return None
+    logits_of = _network if simple else _heads_alone
     precisions = [_precision(scores, spread) for spread in _spread(scores).tolist()]
-    if len({*precisions}) == 1:
-        precise = precisions[0]
-        return [(None, None if precise is None else _network(model, tokens, scores.to(precise))[:, :, None])]
     found: list[tuple[Tensor | None, Tensor | None]] = []
     for precise in dict.fromkeys(precisions):
-        chosen = torch.tensor([i for i, other in enumerate(precisions) if other is precise])
-        logits = None if precise is None else _network(model, tokens, scores.to(precise), chosen)[:, :, None]
-        found.append((chosen, logits))
+        which = [i for i, other in enumerate(precisions) if other is precise]
+        members = None if len(which) == len(precisions) else torch.tensor(which)
+        logits = None if precise is None else logits_of(model, tokens, scores.to(precise), members)[:, :, None]
+        found.append((members, logits))
     return found
+
+
+def _heads_alone(
+    model: ToyTransformer,
+    tokens: Int[Tensor, "member batch position"],
+    scores: Float[Tensor, "member head token"],
+    members: Int[Tensor, "k"] | None,
+) -> Float[Tensor, "k batch output"]:
+    """The logits at the last position of a model without a feed-forward part, of all members or of some."""
+    attn, E = model.attention(0), model.embed.W_E
+    assert attn.W_V is not None
+    c, e = _counts(tokens, E.shape[-2], scores.dtype), E[:, int(tokens.flatten()[-1])]
+    scores, c, E_here, e, U, W_V, W_O = (
+        tensor if members is None else tensor[members]
+        for tensor in (scores, c, E, e, model.unembed.W_U, attn.W_V, attn.W_O)
+    )
+    v = (W_V.mT.flatten(-3, -2) @ E_here.mT).view(*W_V.shape[:-2], W_V.shape[-1], -1)
+    z = cast(Tensor, _ByProduct.apply(scores, v.to(scores.dtype), c)).mT.to(E.dtype)  # type: ignore[no-untyped-call]
+    return attn.add(e[:, None], z @ W_O.flatten(-3, -2)) @ U
 
 
 def _network(
@@ -133,12 +155,9 @@ def counts_pay(model: ToyTransformer, n_positions: int) -> bool:
 
 
 def _brings_gradients(model: ToyTransformer) -> bool:
-    """Is it the network of Nichani et al.: heads without a residual path, relu units, all vectors frozen?"""
-    attn, part = model.attention(0), model.feed_forward(0)
-    if part is None or part.linear or not part.residual or model.config.feed_forward.reads != "attention":
-        return False
+    """Is it the network of Nichani et al. (`is_recall_network`), all vectors frozen?"""
     frozen = not (model.embed.W_E.requires_grad or model.unembed.W_U.requires_grad)
-    return frozen and attn.W_Q is not None and attn.W_V is not None and not attn.residual
+    return frozen and is_recall_network(model.config)
 
 
 def _common_scores(

@@ -78,3 +78,14 @@ def _understands(options: Options, section: Config, prefix: str = "") -> bool:
         if not understood:
             return False
     return True
+
+
+def is_recall_network(config: ModelConfig) -> bool:
+    """Is it the network of Nichani et al. 2024: factored heads without a residual path, and relu units on them?"""
+    attention, units = config.attention, config.feed_forward
+    heads = attention.kq == attention.ov == "factored" and not attention.residual
+    return (
+        heads
+        and config.has_feed_forward(0)
+        and (units.kind, units.reads, units.residual) == ("relu", "attention", True)
+    )

@@ -9,5 +9,9 @@ def free_to_read(x: Tensor) -> bool:
 
     On other devices it is a wait, and where operations are traced there is no value yet.
     """
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return x.device.type == "cpu" and not traced
+    return x.device.type == "cpu" and not (torch.compiler.is_compiling() or is_mapped())
+
+
+def is_mapped() -> bool:
+    """Are operations traced by `torch.func`, as those of stacked models are?"""
+    return torch._C._are_functorch_transforms_active()

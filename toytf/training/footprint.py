@@ -10,11 +10,11 @@ HELD = 3
 
 
 def training_needs(
-    config: TrainConfig, model: ModelConfig, task: TaskSizes, *, on_cpu: bool, observed: bool
+    config: TrainConfig, model: ModelConfig, task: TaskSizes, *, on_cpu: bool, observed: bool, stacked: int = 1
 ) -> list[Need]:
     """Weights and optimiser, sequences, activations of one chunk, and what an evaluation looks at.
 
-    observed: do probes look at the attention patterns of all held-out sequences?
+    observed: do probes look at the attention patterns of all held-out sequences? stacked: models that train together.
     """
     T, d, L, heads = task.n_positions, model.d_model, model.n_layers, model.attention.n_heads
     sizes = {"model.d_model": d, "model.n_layers": L, "model.attention.n_heads": heads}
@@ -24,7 +24,8 @@ def training_needs(
         sizes["model.feed_forward.width"] = model.width
     positions = {key: value for key, value in task.keys.items() if key.endswith("seq_len")}
     chunk = config.chunk or (cached_chunk(model, T, task.n_asked) if on_cpu else config.batch_size)
-    n = min(chunk, config.batch_size)
+    n = min(max(chunk, stacked), stacked * config.batch_size)
+    together = {"stack": stacked} if stacked > 1 else {}
     chunked = {"train.chunk": n} if config.chunk else {} if on_cpu else {"train.batch_size": n}
     queries = (L - 1) * T + task.n_asked
     copies = 2 + (1 if isinstance(config.optimizer, SgdConfig) else 2)
@@ -33,12 +34,16 @@ def training_needs(
     evaluated = config.evaluation.sequences
     patterns = 2 * FLOAT * evaluated * heads * T * queries if observed else 0
     return [
-        Need("weights, gradients and the optimiser", copies * FLOAT * parameters, {**sizes, **task.keys}),
+        Need(
+            "weights, gradients and the optimiser",
+            copies * FLOAT * parameters * stacked,
+            {**sizes, **task.keys, **together},
+        ),
         Need("the causal masks", L * T * T, positions),
         Need(
             "the sequences of a step",
-            8 * INT * config.batch_size * T,
-            {"train.batch_size": config.batch_size, **positions},
+            8 * INT * stacked * config.batch_size * T,
+            {"train.batch_size": config.batch_size, **positions, **together},
         ),
         Need("attention patterns of a step", HELD * FLOAT * n * heads * T * queries, {**chunked, **sizes, **positions}),
         Need("activations of a step", HELD * FLOAT * stream, {**chunked, **sizes, **positions}),

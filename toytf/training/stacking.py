@@ -1,11 +1,12 @@
 """How many trainings of one shape are worth stacking, from their sizes alone. Imports no torch."""
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from toytf.config.plugins import TaskSizes
 from toytf.models.config import ModelConfig
-from toytf.models.fast_options import fast_paths
+from toytf.models.fast_options import fast_paths, is_recall_network
 from toytf.training.config import TrainConfig
 
 T = TypeVar("T")
@@ -24,18 +25,32 @@ Small steps spend their time on starting operations, which a stack does once for
 def worth_stacking(config: TrainConfig, model: ModelConfig, task: TaskSizes) -> int:
     """How many trainings should be one tensor program: several if a step is small, else one.
 
-    A compiled step starts its operations at once, and is not stacked.
+    A compiled step starts its operations at once, and is not stacked; nor is one by token counts that is faster alone.
     """
-    return MOST if not config.compile and step_size(config, model, task) <= SMALL else 1
+    if config.compile or (_by_counts(config, model, task) and not _counts_stack(model)):
+        return 1
+    return MOST if step_size(config, model, task) <= SMALL else 1
 
 
 def step_size(config: TrainConfig, model: ModelConfig, task: TaskSizes) -> int:
     """Multiplications in the forward of a step, roughly: of each sequence by its token counts, or by its positions."""
     d, width, in_heads = model.d_model, model.width, model.attention.n_heads * model.d_head
-    if config.forward == "fast" and task.n_asked == 1 and "counts" in fast_paths(model):
+    if _by_counts(config, model, task):
         return config.batch_size * (in_heads * (task.n_tokens + d) + d * (2 * width + task.n_outputs))
     of_position = d * (d + task.n_positions) + 2 * d * width
     return config.batch_size * task.n_positions * model.n_layers * of_position
+
+
+def _by_counts(config: TrainConfig, model: ModelConfig, task: TaskSizes) -> bool:
+    return config.forward == "fast" and task.n_asked == 1 and "counts" in fast_paths(model)
+
+
+def _counts_stack(model: ModelConfig) -> bool:
+    """Is the forward by counts written down for stacks (`stacked_count_forward`), not only mapped over members?"""
+    frozen = all(any(fnmatchcase(name, given) for given in model.freeze) for name in ("embed.W_E", "unembed.W_U"))
+    return (frozen and is_recall_network(model)) or (
+        not model.has_feed_forward(0) and model.attention.ov == "factored" and model.attention.kind == "softmax"
+    )
 
 
 def even_parts(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

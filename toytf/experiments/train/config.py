@@ -18,7 +18,6 @@ from toytf.training.footprint import training_needs
 from toytf.training.stacking import worth_stacking
 from toytf.training.threads import threads_for
 
-
 MOST_STACKED = 1024
 
 
@@ -93,7 +92,9 @@ class TrainExperimentConfig(SeededConfig):
         if sizes is not None:
             observed = any(probe.reads_batch for probe in self.probes)
             on_cpu = self.device.startswith("cpu")
-            needs += training_needs(self.train, self.model, sizes, on_cpu=on_cpu, observed=observed)
+            needs += training_needs(
+                self.train, self.model, sizes, on_cpu=on_cpu, observed=observed, stacked=self.n_stacked
+            )
         return needs
 
     @property
