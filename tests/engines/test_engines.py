@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import toytf
+from tests.engines.test_studies import STORAGE
 from tests.engines.waiting import appear
-from toytf.engines import Ended, EngineOptions, Job, JobLost, run_jobs
+from toytf.engines import Ended, EngineOptions, Job, JobLost, run_jobs, using
 from toytf.errors import Interrupted, RunFailed, UserError
 
 OPTIONS = {
@@ -136,3 +138,25 @@ def test_leaving_early_lets_jobs_save(options: EngineOptions, tmp_path: Path) ->
     appear(tmp_path / "a.pid")
     jobs.close()
     assert (tmp_path / "a.saved").exists()
+
+
+OTHERWISE = ("provenance.json", "timing.json", "report.html", "checksums.json")
+"""Files that tell when and by whom a run was made, or in which order its files came."""
+
+
+def _files(run: toytf.Run) -> dict[str, bytes]:
+    files = {str(path.relative_to(run.directory)): path for path in run.directory.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in sorted(files.items()) if name not in OTHERWISE}
+
+
+@pytest.mark.repeats_runs
+def test_the_files_of_a_study_are_the_same_whatever_the_engine(options: EngineOptions, tmp_path: Path) -> None:
+    one = toytf.run(STORAGE, out=tmp_path / "one")
+    with using(options):
+        at_once = toytf.run(STORAGE, out=tmp_path / "at_once")
+    assert {"metrics.jsonl", "columns.json", "summary.json", "figures/scores_hebbian.json"} <= _files(one).keys()
+    assert _files(at_once) == _files(one)
+    assert at_once.timing is not None
+    assert one.timing is not None
+    assert [*at_once.timing] == [*one.timing]
+    assert all(seconds > 0 for seconds in at_once.timing.values())

@@ -15,7 +15,6 @@ import yaml
 
 import toytf
 from tests.engines.waiting import until
-from toytf.engines import EngineOptions, using
 from toytf.experiments.cases import CaseOrder, FoundAtStep
 from toytf.measurement import Group
 from toytf.runs.rows import MetricsFile
@@ -34,8 +33,6 @@ STORAGE: dict[str, Any] = {
     "width": 5,
     **COMMON,
 }
-OTHERWISE = ("provenance.json", "timing.json", "report.html", "checksums.json")
-"""Files with times in them."""
 
 
 @pytest.fixture
@@ -43,24 +40,6 @@ def study(tmp_path: Path) -> Path:
     path = tmp_path / "storage.yaml"
     path.write_text(yaml.safe_dump(STORAGE))
     return path
-
-
-def _files(run: toytf.Run) -> dict[str, bytes]:
-    files = {str(path.relative_to(run.directory)): path for path in run.directory.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in sorted(files.items()) if name not in OTHERWISE}
-
-
-@pytest.mark.parametrize("options", [EngineOptions(jobs=2), EngineOptions("ray", jobs=2)], ids=["process", "ray"])
-def test_the_files_are_the_same_whatever_the_engine(options: EngineOptions, study: Path, tmp_path: Path) -> None:
-    one = toytf.run(study, out=tmp_path / "one")
-    with using(options):
-        at_once = toytf.run(study, out=tmp_path / "at_once")
-    assert {"metrics.jsonl", "columns.json", "summary.json", "figures/scores_hebbian.json"} <= _files(one).keys()
-    assert _files(at_once) == _files(one)
-    assert at_once.timing is not None
-    assert one.timing is not None
-    assert [*at_once.timing] == [*one.timing]
-    assert all(seconds > 0 for seconds in at_once.timing.values())
 
 
 def test_rows_and_columns_get_into_the_order_of_the_cases(tmp_path: Path) -> None:
