@@ -85,6 +85,14 @@ def test_points_have_mean_and_spread_over_seeds(done: toytf.Sweep) -> None:
     assert (points[f"ideal/{METRIC}"] == 1).all()
 
 
+def test_a_point_that_lacks_a_metric_in_one_seed_has_no_mean(done: toytf.Sweep) -> None:
+    measured = done.measured()
+    first = measured.index[measured["metric"] == METRIC][0]
+    points = done.points_of(measured.drop(first))
+    assert points[METRIC].isna().tolist() == [True] + [False] * 5
+    assert points[METRIC].tolist()[1:] == done.points[METRIC].tolist()[1:]
+
+
 def test_its_runs_are_runs_like_any_other(done: toytf.Sweep) -> None:
     assert {run.name for run in done.runs} == {path.name for path in (done.directory / "runs").iterdir()}
     assert not any(run.report_file.exists() for run in done.runs)  # 5 MB each
@@ -153,6 +161,20 @@ def test_a_figure_may_have_products_as_axes_and_lines_of_theory(tmp_path: Path) 
     (line,) = heat.data[1:]
     assert (line.name, line.line.dash) == ("boundary", "dash")
     assert [(line.x[i], line.y[i]) for i in (0, -1)] == [(0, 0), (1, 1)]
+
+
+def test_words_are_an_axis_too_and_random_points_are_drawn_by_every_factor(tmp_path: Path) -> None:
+    words = toytf.sweep(_file(tmp_path, grid={"train.optimizer.kind": ["adamw", "sgd"]}), out=tmp_path / "a", jobs=1)
+    assert words.figure().layout.xaxis.type == "category"
+    assert list(words.figure().data[0].x) == ["adamw", "sgd"]
+    draw = {"train.optimizer.lr": "log(1e-3, 1e-1)", "model.d_model": "integer(8, 32)"}
+    drawn = toytf.sweep(_file(tmp_path, random={"n": 3, "draw": draw}), out=tmp_path / "b", jobs=1)
+    rate, width = drawn.figures().values()
+    assert (rate.layout.xaxis.type, len(rate.data[0].x), len(width.data[0].x)) == ("log", 3, 3)
+    together = {"train.optimizer.lr": [1e-3, 1e-2], "model.d_model": [8, 16]}
+    zipped = toytf.sweep(_file(tmp_path, zip=together), out=tmp_path / "c", jobs=1)
+    assert [*zipped.figures()] == ["eval_in_context_accuracy"]  # the second follows the first
+    assert list(zipped.figure().data[0].x) == [1e-3, 1e-2]
 
 
 # --- going on

@@ -7,7 +7,7 @@ varied is averaged over, and the title says so. Points that were drawn at random
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,8 @@ def _chosen(sweep: "Sweep") -> Iterator[tuple[str, Any, _Axes]]:
     points = {member.point: member.at for member in sweep.members}
     values = {key: list(dict.fromkeys(_hashable(at.get(key)) for at in points.values())) for key in sweep.factors}
     several = [key for key in sweep.factors if len(values[key]) > 1]
-    several = [key for i, key in enumerate(several) if not _follows(key, several[:i], points)]
+    others_of_zip = [key for key in several if key in sweep.section.zip][1:]
+    several = [key for key in several if key not in others_of_zip]  # the first one tells which point it is
     if not several:
         return
     numeric = [key for key in several if all(_is_number(value) for value in values[key])]
@@ -100,15 +101,6 @@ def _chosen(sweep: "Sweep") -> Iterator[tuple[str, Any, _Axes]]:
     if len(numeric) > 1:
         across, up = by_length[:2]
         yield "_map", "heatmap", _Axes(across, y=up, averaged=tuple(key for key in several if key not in (across, up)))
-
-
-def _follows(key: str, others: Sequence[str], points: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Does one of the others decide the value of this key in every point, as in a zip?"""
-    for other in others:
-        pairs = {(_hashable(at.get(other)), _hashable(at.get(key))) for at in points.values()}
-        if len(pairs) == len({first for first, _ in pairs}):
-            return True
-    return False
 
 
 def _hashable(value: Any) -> Any:
@@ -229,7 +221,7 @@ def heat_map(
     ticks = [{"tickvals": list(range(len(v))), "ticktext": [_text(one) for one in v]} for v in (across, up)]
     figure.update_xaxes(**ticks[0], title=x, range=[-0.5, len(across) - 0.5])
     figure.update_yaxes(**ticks[1], title=y, range=[-0.5, len(up) - 0.5], autorange=False)
-    return figure.update_layout(height=max(320, 180 + 34 * len(up)))
+    return figure.update_layout(height=max(420, 200 + 36 * len(up)))
 
 
 def _dense(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:

@@ -23,23 +23,25 @@ def findings(sweep: "Sweep", points: "pd.DataFrame") -> Iterator[str]:
     """A sentence for each metric that is shown: what it is, its name, where it is best and where it is worst."""
     for metric in sweep.shown:
         known = points[metric].dropna()
+        phrase = sweep.phrase(metric).rstrip(".")
+        said = f"{phrase[:1].upper()}{phrase[1:]} ({metric})" if phrase else metric
         if known.empty:
-            yield f"{metric}: at no point do all seeds have it."
+            yield f"{said}: at no point do all seeds have it."
             continue
         better = direction(sweep, points, metric)
         first, last = ("largest", "smallest") if better is None else ("best", "worst")
         best, worst = (known.min(), known.max()) if better == "low" else (known.max(), known.min())
-        phrase = sweep.phrase(metric).rstrip(".")
-        said = f"{phrase[:1].upper()}{phrase[1:]} ({metric})" if phrase else metric
+        lacking = len(points) - len(known)
+        missing = f"; at {counted(lacking, 'point')} some seed never had it" if lacking else ""
         if best == worst:
-            yield f"{said}: {cell(sweep, points, metric, known.index[0])} at every point."
+            value = cell(sweep, points, metric, known.index[0])
+            where = _where(sweep, known, best) if lacking else "at every point"
+            yield f"{said}: {value} {where}{_against(sweep, points, metric)}{missing}."
             continue
         ends = [
             f"{word} {cell(sweep, points, metric, known[known == value].index[0])} {_where(sweep, known, value)}"
             for word, value in ((first, best), (last, worst))
         ]
-        lacking = len(points) - len(known)
-        missing = f"; at {counted(lacking, 'point')} some seed never had it" if lacking else ""
         yield f"{said}: {', '.join(ends)}{_against(sweep, points, metric)}{missing}."
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -14,6 +14,7 @@ from toytf.errors import Interrupted, ToytfError, UserError, reason
 from toytf.report.terminal import SweepLine
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin
+from toytf.stopping import stop_asked, stop_on_interrupt
 from toytf.sweeps.opened import PLAN, RUNS, Failure, Sweep, member_label, write_sweep
 from toytf.sweeps.page import write_page
 from toytf.sweeps.plan import SWEEP_FILE, Plan, PlannedRun, Source, plan_sweep
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE_EVERY = 30.0
-"""Seconds between two tables while runs go on."""
+"""Seconds between two tables while runs go on, at least."""
+TABLE_SHARE = 20
+"""And so many times what the last one took: of many runs it is long, and workers wait for it."""
 
 Told = tuple[str, str] | None
 """Of a run: nothing if it is finished, else the class of the error and its sentence."""
@@ -71,11 +74,14 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
     with locked(directory):
         sweep = write_sweep(plan, directory)
         work = _Work(plan, sweep, retry=retry)
-        try:
-            work.run(options)
-        except Interrupted:
-            work.conclude()
-            raise Interrupted(f"stopped: {sweep.state}; to continue: {sweep.resume_command}") from None
+        with stop_on_interrupt():
+            try:
+                work.run(options)
+            except (Interrupted, KeyboardInterrupt) as stopped:
+                if isinstance(stopped, KeyboardInterrupt) and stop_asked():
+                    raise  # the second one
+                work.conclude()
+                raise Interrupted(f"stopped: {sweep.state}; to continue: {sweep.resume_command}") from None
         work.conclude()
     return sweep
 
@@ -100,7 +106,7 @@ class _Work:
         self._failures = {} if retry else dict(sweep.failures)
         sweep.write_failures(self._failures)
         self._measured: pd.DataFrame | None = None
-        self._written = time.monotonic()
+        self._next_table = time.monotonic() + TABLE_EVERY
 
     def run(self, options: EngineOptions) -> None:
         """Run every group that has something left, and note what fails."""
@@ -108,15 +114,25 @@ class _Work:
         settled = finished | self._failures.keys()
         left = [[run for run in group if run.id not in settled] for group in self._plan.groups]
         jobs = {_name(group): group for group in left if group}
+        n_ended = 0
         with SweepLine(len(self._plan.runs), len(finished), len(self._failures)) as line:
-            for ended in run_jobs((self._job(name, group) for name, group in jobs.items()), options):
+            for n_ended, ended in enumerate(run_jobs(self._jobs(jobs), options), 1):
                 failed = self._failed(ended, jobs[ended.job.name])
                 if failed:
                     self._failures |= failed
                     self._sweep.write_failures(self._failures)
                 line.ended(len(jobs[ended.job.name]), len(failed))
-                if time.monotonic() - self._written > TABLE_EVERY:
+                if time.monotonic() > self._next_table:
                     self.write_table()
+        if n_ended < len(jobs):
+            raise Interrupted("stopped")
+
+    def _jobs(self, groups: Mapping[str, Sequence[PlannedRun]]) -> Iterator[Job]:
+        """A job for each group, one at a time, until somebody asks to stop."""
+        for name, group in groups.items():
+            if stop_asked():
+                return
+            yield self._job(name, group)
 
     def _job(self, name: str, group: Sequence[PlannedRun]) -> Job:
         arguments = {
@@ -137,9 +153,11 @@ class _Work:
 
     def write_table(self) -> "pd.DataFrame":
         """Write what has been measured so far."""
+        began = time.monotonic()
         self._measured = self._sweep.measured(self._measured)
         write_table(with_factors(self._measured, self._sweep.members, self._sweep.factors), self._sweep.directory)
-        self._written = time.monotonic()
+        ended = time.monotonic()
+        self._next_table = ended + max(TABLE_EVERY, TABLE_SHARE * (ended - began))
         return self._measured
 
     def conclude(self) -> None:
