@@ -8,6 +8,7 @@ from toytf.bench import in_turns
 from toytf.config.plugins import load_config
 from toytf.fits import log_slope
 
+from .stacked_seeds import stack_of
 from .training import learner_of, step_of
 
 SIZES: dict[str, tuple[str, str, tuple[int, ...]]] = {
@@ -19,6 +20,7 @@ SIZES: dict[str, tuple[str, str, tuple[int, ...]]] = {
 """By name: a config, the key that is doubled, and its values. There are 16 facts of every subject."""
 
 ROUNDS = 6
+MEMBERS = (1, 2, 4, 8, 16)
 
 
 def measure() -> dict[str, float]:
@@ -26,11 +28,13 @@ def measure() -> dict[str, float]:
 
     ratio: how many times as long a fast step takes if sequences are twice as long, 2^T. T, d, batch, facts: the power
     by the fast forward; …_plain: by the plain one. 0: the size costs nothing; 1: twice the size, twice the time.
+    members: the power by which a step of stacked seeds of factual quick grows with their number, at a batch of 64.
     """
     torch.set_num_threads(1)
     found: dict[str, float] = {}
     for name in SIZES:
         found |= _powers(name)
+    found["members"] = _power_of_members()
     return {"ratio": 2 ** found["T"], **found}
 
 
@@ -47,3 +51,12 @@ def _powers(name: str) -> dict[str, float]:
         assert slope is not None
         found[label] = slope.value
     return found
+
+
+def _power_of_members() -> float:
+    config: Any = load_config("factual/quick", {"train.batch_size": 64})
+    steps = {n: step_of(stack_of(config, n)) for n in MEMBERS}
+    seconds = in_turns({str(n): step for n, step in steps.items()}, ROUNDS, calls=4)
+    slope = log_slope(MEMBERS, [seconds[str(n)] for n in MEMBERS])
+    assert slope is not None
+    return slope.value

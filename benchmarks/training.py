@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from toytf.build import build_model, build_task
+from toytf.process import keep_freed_memory
 from toytf.training.freezing import freeze
-from toytf.training.learner import SeedLearner, build_optimizer
+from toytf.training.learner import Learner, SeedLearner, build_optimizer
 from toytf.updates import updates
 
 
@@ -21,11 +22,12 @@ def learner_of(config: Any, **changes: Any) -> SeedLearner:
     return learner
 
 
-def step_of(learner: SeedLearner) -> Callable[[], object]:
+def step_of(learner: Learner) -> Callable[[], object]:
     """The next step of a training at every call, data and update included.
 
     A step on the same data again and again would fit one batch, and its scores would leave the range of a training.
     """
+    keep_freed_memory()  # as a training does
     optimizer = build_optimizer(learner, learner.parameters.values())
     steps = updates(optimizer, learner.backward, sys.maxsize)
     return lambda: next(steps)

@@ -11,7 +11,7 @@ import pytest
 
 from toytf.config.shipped import config_files, sweep_files
 from toytf.errors import UserError
-from toytf.sweeps.plan import balanced, plan_sweep
+from toytf.sweeps.plan import plan_sweep
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -110,13 +110,11 @@ def test_groups_hold_only_runs_that_can_be_stacked_and_are_nearly_equal() -> Non
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize(
-    ("n", "largest", "sizes"), [(17, 16, [9, 8]), (16, 16, [16]), (5, 2, [2, 2, 1]), (3, 1, [1] * 3)]
-)
-def test_parts_are_as_few_and_as_equal_as_can_be(n: int, largest: int, sizes: list[int]) -> None:
-    parts = balanced(range(n), largest)
-    assert [len(part) for part in parts] == sizes
-    assert [member for part in parts for member in part] == list(range(n))
+@pytest.mark.parametrize(("seeds", "sizes"), [(3, [3]), (4, [2, 2]), (16, [8, 8]), (17, [8, 9]), (33, [8, 8, 8, 9])])
+def test_groups_are_as_few_as_pay_but_an_even_number_and_of_equal_sizes(seeds: int, sizes: list[int]) -> None:
+    plan = plan_sweep("factual/quick", [f"seeds={seeds}"])
+    assert [len(group) for group in plan.groups] == sizes
+    assert [run for group in plan.groups for run in group] == list(plan.runs)
 
 
 def test_thousands_of_points_are_planned_in_seconds_without_torch() -> None:

@@ -252,11 +252,11 @@ def test_memory_is_counted_for_all_members() -> None:
 
 
 @given(st.integers(0, 100), st.integers(1, 20))
-def test_parts_are_even_and_whole(n: int, most: int) -> None:
-    parts = [*even_parts(range(n), most)]
+def test_parts_are_even_and_whole(n: int, n_parts: int) -> None:
+    parts = [*even_parts(range(n), n_parts)]
     assert [item for part in parts for item in part] == [*range(n)]
-    assert len(parts) == -(-n // most)
-    assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert len(parts) == n_parts
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_seconds_of_a_stack_are_shared(tmp_path: Path) -> None:

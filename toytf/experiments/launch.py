@@ -84,14 +84,15 @@ def run_together(
     Of each there is the run that has ended, or why it failed; the others go on. Configs that cannot be stacked run one
     after the other. page: write the pages of the runs, too.
     """
-    from toytf.report.page import without_pages
+    began = time.perf_counter()
+    from toytf.report.page import without_pages  # imports torch
 
     given = [*zip(configs, directories, strict=True)]
     keys = {config.stack_key for config in configs}
     with nullcontext() if page else without_pages():
         if len(keys) > 1 or None in keys or getattr(configs[0], "stack", 1) in (1, "auto"):
             return [_end_of(config, directory, origin) for config, directory in given]
-        return _stacked(given, origin or Origin())
+        return _stacked(given, origin or Origin(), began)
 
 
 def _end_of(config: ExperimentConfig, directory: Path, origin: Origin | None) -> Run | ToytfError:
@@ -102,9 +103,9 @@ def _end_of(config: ExperimentConfig, directory: Path, origin: Origin | None) ->
         return error
 
 
-def _stacked(given: Iterable[tuple[ExperimentConfig, Path]], origin: Origin) -> list[Run | ToytfError]:
+def _stacked(given: Iterable[tuple[ExperimentConfig, Path]], origin: Origin, began: float) -> list[Run | ToytfError]:
     ends: list[Run | ToytfError] = []
-    with timed(), contextlib.ExitStack() as opened:
+    with timed(began), contextlib.ExitStack() as opened:
         begun: dict[int, tuple["Experiment", Run]] = {}
         for i, (config, directory) in enumerate(given):
             try:

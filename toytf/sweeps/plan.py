@@ -5,10 +5,10 @@ that can be trained as one tensor program, as they differ only in seed or learni
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,13 @@ from toytf.sweeps.config import MOST_RUNS, FigureConfig, SweepConfig
 from toytf.sweeps.expression import keys_of, value_of
 from toytf.sweeps.points import Point, Points, label_of, points_of
 from toytf.sweeps.values import is_spread
+from toytf.training.stacking import even_parts
 
 ID_DIGITS = 12
 """Eight, as of other runs, would give two of 10,000 the same name once in a hundred sweeps."""
+
+FEW = 4
+"""So few runs are not parted into two groups: a stack of two brings little."""
 
 Source = Path | str | Mapping[str, Any]
 SWEEP_FILE = "sweep.yaml"
@@ -247,7 +251,7 @@ def _known(config: ExperimentConfig, wanted: Sequence[str]) -> Point:
 
 
 def _grouped(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The runs with their groups: as few as the largest worthwhile size allows, and of nearly equal sizes."""
+    """The runs with their groups, which are no larger than is worthwhile, and of nearly equal sizes."""
     together: dict[object, list[int]] = {}
     for i, run in enumerate(runs):
         key = run.config.stack_key
@@ -255,14 +259,12 @@ def _grouped(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     group_of: dict[int, int] = {}
     for members in together.values():
         largest = max(1, min(runs[i].config.worth_stacking for i in members))
-        for part in balanced(members, largest):
+        for part in even_parts(members, _n_groups(len(members), largest)):
             group_of |= dict.fromkeys(part, part[0])  # a group is called after its first
     return [replace(run, group=group_of[i]) for i, run in enumerate(runs)]
 
 
-def balanced(members: Sequence[int], largest: int) -> list[Sequence[int]]:
-    """Parts of at most so many, as few and as equal as can be: 17 by at most 16 are 9 and 8."""
-    n = -(-len(members) // largest)
-    size, longer = divmod(len(members), n)
-    starts = [i * size + min(i, longer) for i in range(n + 1)]
-    return [members[a:b] for a, b in pairwise(starts)]
+def _n_groups(n: int, largest: int) -> int:
+    """How many groups of at most so many: as few as can be, but an even number, so that two workers end together."""
+    fewest = math.ceil(n / largest)
+    return fewest + fewest % 2 if n >= FEW else fewest

@@ -53,9 +53,8 @@ def _counts_stack(model: ModelConfig) -> bool:
     )
 
 
-def even_parts(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """Items in parts of nearly the same size, at most so many each."""
-    n_parts = -(-len(items) // most)
+def even_parts(items: Sequence[T], n_parts: int) -> Iterator[Sequence[T]]:
+    """Items in so many parts of nearly the same size."""
     for part in range(n_parts):
         start, stop = (len(items) * end // n_parts for end in (part, part + 1))
         yield items[start:stop]

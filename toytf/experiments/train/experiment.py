@@ -1,6 +1,7 @@
 """The experiment `train`: every seed from config to summary and page."""
 
 import contextlib
+import math
 import shlex
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,10 +139,10 @@ def run_trainings(trainings: Sequence[tuple[Training, Run]]) -> list[ToytfError 
     except BaseException:
         _share_seconds(runs, runs)
         raise
-    _share_seconds(runs, failures)
     for run in runs:
         if run not in failures:
             run.finish()
+    _share_seconds(runs, runs)
     return [failures.get(run) for run in runs]
 
 
@@ -157,7 +158,7 @@ def _train_all(trainings: Sequence[tuple[Training, Run]]) -> dict[Run, ToytfErro
             if seed.ended:
                 line.skip(seed.seed)
         left = [seed for seed in seeds if not seed.ended]
-        for stack in even_parts(left, config.n_stacked):
+        for stack in even_parts(left, math.ceil(len(left) / config.n_stacked)):
             if stop_asked():
                 raise Interrupted(f"stopped before seed {stack[0].seed}; to continue: {stack[0].run.resume_command}")
             line.begin([seed.seed for seed in stack])
@@ -185,10 +186,10 @@ def _train_stack(seeds: Sequence[_Seed], line: ProgressLine) -> list[RunFailed |
         raise Interrupted(f"{stopped}; to continue: {seeds[0].run.resume_command}") from None
 
 
-def _share_seconds(runs: Sequence[Run], failed: Container[Run]) -> None:
+def _share_seconds(runs: Sequence[Run], ended: Container[Run]) -> None:
     """Add what was taken since this was last called to the times of the runs, in equal parts."""
     seconds = taken()
     for run in runs:
-        # An error would hide why a run failed.
-        with contextlib.suppress(OSError) if run in failed else contextlib.nullcontext():
+        # An error would hide why a run failed, or that it has ended.
+        with contextlib.suppress(OSError) if run in ended else contextlib.nullcontext():
             run.add_seconds({part: value / len(runs) for part, value in seconds.items()})
