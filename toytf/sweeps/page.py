@@ -29,6 +29,9 @@ def write_page(sweep: Sweep, measured: "pd.DataFrame") -> None:
     """Write sweep.html, and each figure as plotly JSON into figures/."""
     drawn = dict(sweep_figures(sweep, measured))
     folder = sweep.directory / FIGURES
+    for path in folder.glob("*.json"):
+        if path.stem not in drawn:
+            path.unlink()  # of metrics that were shown before
     for name, figure in drawn.items():
         folder.mkdir(exist_ok=True)
         write_atomic(folder / f"{name}.json", figure.to_json().encode())

@@ -116,7 +116,8 @@ class _Work:
         jobs = {_name(group): group for group in left if group}
         n_ended = 0
         with SweepLine(len(self._plan.runs), len(finished), len(self._failures)) as line:
-            for n_ended, ended in enumerate(run_jobs(self._jobs(jobs), options), 1):
+            for ended in run_jobs(self._jobs(jobs), options):
+                n_ended += 1
                 failed = self._failed(ended, jobs[ended.job.name])
                 if failed:
                     self._failures |= failed
