@@ -77,7 +77,7 @@ def make_learner(overrides: dict[str, Any]) -> tuple[SeedLearner, Any]:
     ids=["fixed", "random", "noise", "facts"],
 )
 def test_no_step_waits_for_another_device(optimizer: str, task: dict[str, Any], elsewhere: Callable[[], None]) -> None:
-    learner, config = make_learner({"train.optimizer": {"kind": optimizer}, **task})
+    learner, _ = make_learner({"train.optimizer": {"kind": optimizer}, **task})
     elsewhere()
     steps = updates(build_optimizer(learner, learner.parameters.values()), learner.backward, 2)
     next(steps)  # the optimiser makes its state in the first
@@ -163,7 +163,7 @@ def test_a_task_in_which_a_role_never_occurs_is_trained(overrides: dict[str, Any
 
 
 def test_a_metric_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
-    learner, config = make_learner({"train.steps": 0})
+    learner, _ = make_learner({"train.steps": 0})
     with torch.no_grad():
         learner.model.unembed.W_U.fill_(torch.nan)
     trainee = Trainee(learner, CheckpointStore(tmp_path, 0), MetricsFile(tmp_path / "metrics.jsonl"))

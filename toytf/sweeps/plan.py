@@ -267,4 +267,4 @@ def _grouped(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 def _n_groups(n: int, largest: int) -> int:
     """How many groups of at most so many: as few as can be, but an even number, so that two workers end together."""
     fewest = math.ceil(n / largest)
-    return fewest + fewest % 2 if n >= FEW else fewest
+    return fewest + fewest % 2 if n >= FEW and largest > 1 else fewest
