@@ -5,6 +5,8 @@ facts (Nichani, Lee, Bietti 2024, Fig. 4). That a table was not learned is no pr
 rate or other initial weights may do.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +21,9 @@ from toytf.models.config import ModelConfig
 from toytf.randomness import generator
 from toytf.stopping import check_stop
 from toytf.training.config import AdamWConfig, TrainConfig
-from toytf.training.learner import SeedLearner
+from toytf.training.learner import SeedLearner, StackedLearner
 from toytf.training.loop import Trainer
+from toytf.training.stacking import even_parts, worth_stacking
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,24 @@ class Trial:
     seed: int
 
 
-def trained_accuracies(config: FactTrainingsConfig, trial: Trial) -> list[float]:
-    """The best accuracy of each training, one learning rate after the other until one reaches the goal."""
-    found: list[float] = []
+def trained_accuracies(config: FactTrainingsConfig, trials: Sequence[Trial]) -> list[list[float]]:
+    """The best accuracy of each training of every trial, one learning rate after the other until one reaches the goal.
+
+    Trials differ only in their seeds; where steps are small, they are trained as one tensor program.
+    """
+    found: list[list[float]] = [[] for _ in trials]
     for lr in config.learning_rates:
-        found.append(_train(config, trial, lr))
-        if found[-1] >= config.goal:
-            break
+        left = [i for i, accuracies in enumerate(found) if max(accuracies, default=0.0) < config.goal]
+        if left:
+            learners = [_learner(config, trials[i], lr) for i in left]
+            stacks = even_parts(learners, math.ceil(len(left) / _worth_stacking(learners[0])))
+            bests = [best for stack in stacks for best in _train(config, stack)]
+            for i, best in zip(left, bests, strict=True):
+                found[i].append(best)
     return found
 
 
-def _train(config: FactTrainingsConfig, trial: Trial, lr: float) -> float:
-    """The best accuracy of one training, which ends at the goal, after all steps, or with a loss that is not finite."""
+def _learner(config: FactTrainingsConfig, trial: Trial, lr: float) -> SeedLearner:
     facts = FactualConfig(
         kind="factual",
         n_subjects=trial.table.S,
@@ -92,15 +101,33 @@ def _train(config: FactTrainingsConfig, trial: Trial, lr: float) -> float:
     )
     task = build_task(facts, torch.device(config.device))
     train = TrainConfig(steps=config.steps, batch_size=config.batch_size, loss=task.goal, optimizer=AdamWConfig(lr=lr))
-    learner = SeedLearner(build_model(trial.sizes.model, task, trial.seed), task, (), train, trial.seed)
-    trainer, best = Trainer(learner, train), 0.0
-    for step in trainer.steps():
-        if step % config.check_every == 0 or step == config.steps:
-            check_stop()
-            best = max(best, _accuracy(config, learner, step))
-            if best >= config.goal or not bool(trainer.loss_sum.isfinite()):
-                break
-    return best
+    return SeedLearner(build_model(trial.sizes.model, task, trial.seed), task, (), train, trial.seed)
+
+
+def _worth_stacking(learner: SeedLearner) -> int:
+    sizes = learner.task.config.sizes()
+    return 1 if sizes is None else worth_stacking(learner.config, learner.model_config, sizes)
+
+
+def _train(config: FactTrainingsConfig, learners: Sequence[SeedLearner]) -> list[float]:
+    """The best accuracy of each; a training ends at the goal, after all steps, or with a loss that is not finite."""
+    best = dict.fromkeys(learners, 0.0)
+    trainer = Trainer(StackedLearner(learners) if len(learners) > 1 else learners[0], learners[0].config)
+    while trainer.step < config.steps:
+        for step in trainer.steps():
+            if step % config.check_every == 0 or step == config.steps:
+                check_stop()
+                finite = trainer.loss_sum.isfinite().tolist()
+                for learner in trainer.learner.members:
+                    best[learner] = max(best[learner], _accuracy(config, learner, step))
+                members = enumerate(trainer.learner.members)
+                left = [i for i, learner in members if best[learner] < config.goal and finite[i]]
+                if not left:
+                    return [*best.values()]
+                if len(left) < len(finite):
+                    trainer = trainer.of(left)
+                    break
+    return [*best.values()]
 
 
 def _accuracy(config: FactTrainingsConfig, learner: SeedLearner, step: int) -> float:

@@ -76,6 +76,12 @@ class Trainer:
         progress = Progress(self.step, rows, self.loss_sum[member : member + 1], self.loss_count)
         return self.learner.moments(self.optimizer, member), progress
 
+    def of(self, members: Sequence[int]) -> "Trainer":
+        """A training of some members of this stack, which goes on from where they stand."""
+        trainer = Trainer(StackedLearner([self.learner.members[i] for i in members]), self.config)
+        trainer.go_on_from([self.standing(i, 0) for i in members])
+        return trainer
+
     def steps(self) -> Iterator[int]:
         """Take the updates that are left, one by one; after each, how many there are."""
         for step, losses in updates(self.optimizer, self._backward, self.config.steps, self.step):
@@ -116,10 +122,11 @@ class _Together:
     """Trainees that take their steps together; one that fails leaves the others alone."""
 
     def __init__(self, trainees: Sequence[Trainee], watch: Watch, *, stacked: bool) -> None:
-        self.trainees, self.watch, self.stacked = [*trainees], watch, stacked
+        self.trainees, self.watch = [*trainees], watch
         self.config = trainees[0].learner.config
         self.failures: dict[Trainee, RunFailed] = {}
-        self.trainer = self._trainer()
+        members = [trainee.learner for trainee in trainees]
+        self.trainer = Trainer(StackedLearner(members) if stacked else members[0], self.config)
 
     def run(self) -> None:
         latest = self._resume()
@@ -144,10 +151,6 @@ class _Together:
         if stopping and not ended:
             raise Interrupted(f"stopped at step {step} of {config.steps}; a checkpoint is saved")
         return len(self.trainees) < n
-
-    def _trainer(self) -> Trainer:
-        members = [trainee.learner for trainee in self.trainees]
-        return Trainer(StackedLearner(members) if self.stacked else members[0], self.config)
 
     def _resume(self) -> int | None:
         """Go back to the last step that all have a checkpoint of, and forget what came later; None: there is none."""
@@ -205,11 +208,9 @@ class _Together:
         yield self.failures.__setitem__
         left = [i for i, trainee in enumerate(self.trainees) if trainee not in self.failures]
         if len(left) < len(self.trainees):
-            standing = [self.trainer.standing(i, 0) for i in left]
             self.trainees = [self.trainees[i] for i in left]
             if left:
-                self.trainer = self._trainer()
-                self.trainer.go_on_from(standing)
+                self.trainer = self.trainer.of(left)
 
 
 def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected: int) -> None:

@@ -5,7 +5,7 @@ training finds, and a lower bound of what the model could hold.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isqrt
@@ -142,8 +142,15 @@ class FactCapacity(Study[FactCapacityCase]):
 
     def measure(self, case: FactCapacityCase, seed: int) -> Iterator[Measurement]:
         """The capacity between its two ends, and what a parameter holds; none if even the smallest table failed."""
+        return self._measurements(case, *self.search(case, [seed])[seed])
+
+    def seeds(self, case: FactCapacityCase, seeds: Sequence[int]) -> Iterator[tuple[int, int, Iterable[Measurement]]]:
+        """The same for several seeds, whose models are trained together while they ask for tables of one size."""
+        for seed, found in self.search(case, seeds).items():
+            yield seed, self.last_step, self._measurements(case, *found)
+
+    def _measurements(self, case: FactCapacityCase, bracket: Bracket, n_trainings: int) -> Iterator[Measurement]:
         config, n_parameters = self.config, self.sizes(case).n_parameters
-        bracket, n_trainings = self.search(case, seed)
         not_found = None if bracket.infeasible is None else self.table_size(bracket.infeasible).n_facts
         has_line = config.table == "equal" and config.n_answers in (None, N_ANSWERS) and case.beta > 0
         line = theory.FACTS_PER_PARAMETER * n_parameters if has_line else None
@@ -160,19 +167,25 @@ class FactCapacity(Study[FactCapacityCase]):
         yield CAPACITY.measurement(not_found, end="not_found")
         yield TRAININGS.measurement(n_trainings)
 
-    def search(self, case: FactCapacityCase, seed: int) -> tuple[Bracket, int]:
-        """Bisection for the largest S whose table is learned, and how many trainings it took."""
-        sizes, n_trainings = self.sizes(case), 0
+    def search(self, case: FactCapacityCase, seeds: Sequence[int]) -> dict[int, tuple[Bracket, int]]:
+        """Bisection for the largest S whose table is learned, and how many trainings it took, in every seed."""
+        sizes, n_trainings = self.sizes(case), Counter[int]()
 
         def ask(questions: dict[int, int]) -> dict[int, Status]:
-            nonlocal n_trainings
-            accuracies = trained_accuracies(self.config, Trial(sizes, self.table_size(questions[seed]), seed))
-            n_trainings += len(accuracies)
-            return {seed: Status.FEASIBLE if max(accuracies) >= self.config.goal else Status.INFEASIBLE}
+            answers: dict[int, Status] = {}
+            for S in dict.fromkeys(questions.values()):
+                asking = [seed for seed, size in questions.items() if size == S]
+                trials = [Trial(sizes, self.table_size(S), seed) for seed in asking]
+                for seed, accuracies in zip(asking, trained_accuracies(self.config, trials), strict=True):
+                    n_trainings[seed] += len(accuracies)
+                    learned = max(accuracies) >= self.config.goal
+                    answers[seed] = Status.FEASIBLE if learned else Status.INFEASIBLE
+            return answers
 
         n_facts = FIRST_GUESS[case.beta > 0] * sizes.n_parameters
         guess = n_facts ** (2 / 3 if self.config.table == "square" else 1 / 2)  # S R = S^(3/2), or S²
-        return run_together({seed: bisect(guess, self.config.resolution)}, ask)[seed], n_trainings
+        brackets = run_together({seed: bisect(guess, self.config.resolution) for seed in seeds}, ask)
+        return {seed: (brackets[seed], n_trainings[seed]) for seed in seeds}
 
     def conclude(self, table: "pd.DataFrame") -> Iterator[Measurement]:
         """Powers of the parameters, the gain by hidden units, and which searches found nothing."""

@@ -52,9 +52,16 @@ class FactGrid(Study[Cell]):
 
     def measure(self, case: Cell, seed: int) -> Iterator[Measurement]:
         """The best accuracy over the learning rates."""
-        config, sizes = self.config, self.sizes(case)
+        for _, _, found in self.seeds(case, [seed]):
+            yield from found
+
+    def seeds(self, case: Cell, seeds: Sequence[int]) -> Iterator[tuple[int, int, list[Measurement]]]:
+        """The same for several seeds, whose models are trained together."""
+        config = self.config
         table = TableSize(config.n_subjects, config.n_relations, config.n_answers)
-        yield ACCURACY.measurement(max(trained_accuracies(config, Trial(sizes, table, seed))))
+        trials = [Trial(self.sizes(case), table, seed) for seed in seeds]
+        for seed, accuracies in zip(seeds, trained_accuracies(config, trials), strict=True):
+            yield seed, self.last_step, [ACCURACY.measurement(max(accuracies))]
 
     def findings(self, run: Run) -> Iterator[str]:
         """How many models learn the table, and the smallest of them; or how far the best one comes."""

@@ -44,7 +44,7 @@ class TrainExperimentConfig(SeededConfig):
 
     @field_validator("stack", mode="before")
     @classmethod
-    def _auto_or_a_number(cls, stack: object) -> object:
+    def _stack_is_auto_or_a_number(cls, stack: object) -> object:
         whole = isinstance(stack, int) and not isinstance(stack, bool) and 1 <= stack <= MOST_STACKED
         if stack == "auto" or whole:
             return stack

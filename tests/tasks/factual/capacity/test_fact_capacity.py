@@ -79,19 +79,20 @@ def test_tables_grow_by_their_rule() -> None:
 
 def test_a_search_ends_between_a_learned_table_and_one_that_is_not() -> None:
     study, case = capacity_study(), FactCapacityCase(8, 1.0, 2.0)
-    bracket, n_trainings = study.search(case, 0)
+    bracket, n_trainings = study.search(case, [0])[0]
     assert bracket.infeasible is not None
     assert 2 <= bracket.feasible < bracket.infeasible
     for S, learned in ((bracket.feasible, True), (bracket.infeasible, False)):
-        accuracy = max(trained_accuracies(study.config, Trial(study.sizes(case), study.table_size(S), 0)))
+        (accuracies,) = trained_accuracies(study.config, [Trial(study.sizes(case), study.table_size(S), 0)])
+        accuracy = max(accuracies)
         assert (accuracy >= study.config.goal) is learned
     assert n_trainings >= 2
 
 
 def test_a_finer_resolution_asks_more(tiny: toytf.Run) -> None:
     case = FactCapacityCase(8, 1.0, 2.0)
-    fine, n_fine = capacity_study(resolution=0.01).search(case, 0)
-    coarse, n_coarse = capacity_study(resolution=0.9).search(case, 0)
+    fine, n_fine = capacity_study(resolution=0.01).search(case, [0])[0]
+    coarse, n_coarse = capacity_study(resolution=0.9).search(case, [0])[0]
     assert n_fine >= n_coarse
     assert fine.infeasible == fine.feasible + 1
     assert coarse.feasible <= fine.infeasible
@@ -153,8 +154,9 @@ def test_there_is_no_capacity_if_the_smallest_table_fails(hopeless: toytf.Run) -
 def test_a_case_that_fails_in_one_seed_is_marked_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the mean over seeds says how often it fails; what has a capacity in every seed is not marked."""
 
-    def search(study: FactCapacity, case: FactCapacityCase, seed: int) -> tuple[Bracket, int]:
-        return Bracket(1, 2, 1.5) if (case.d, seed) == (4, 1) else Bracket(2, 3, 2.5), 4
+    def search(study: FactCapacity, case: FactCapacityCase, seeds: list[int]) -> dict[int, tuple[Bracket, int]]:
+        failed = {seed: (case.d, seed) == (4, 1) for seed in seeds}
+        return {seed: (Bracket(1, 2, 1.5) if failed[seed] else Bracket(2, 3, 2.5), 4) for seed in seeds}
 
     monkeypatch.setattr(FactCapacity, "search", search)
     run = toytf.run({**TINY, "dimensions": [4, 8]}, out=tmp_path / "run")
