@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toytf.benchmarks.growth import SIZES
+from toytf.benchmarks.growth import MEMBERS, SIZES
 
 from docs.markdown import filled, table
 
@@ -21,6 +21,11 @@ Numbers = Mapping[str, float]
 def times(value: float) -> str:
     """`4.2 ×`: how many times as fast, or as long."""
     return f"{value:.2g} ×" if value < 10 else f"{value:,.0f} ×"
+
+
+def times_precisely(value: float) -> str:
+    """The same, of a number near 1."""
+    return f"{value:.2f} ×"
 
 
 def seconds(value: float) -> str:
@@ -116,6 +121,13 @@ GROWING = {
     "batch": "sequences of a batch",
     "facts": "subjects, with 16 facts each",
 }
+STACKED = {
+    "ratio": ("`factual/quick`", "256 facts, d = 32, batches of 1024"),
+    "ratio_256": ("`factual/quick`", "batches of 256"),
+    "ratio_64": ("`factual/quick`", "batches of 64"),
+    "attention_only_256": ("`factual/quick` without hidden units", "batches of 256"),
+    "bigram_small": ("`quickstart`, smaller", "T = 16, d = 32, batches of 8"),
+}
 
 SECTIONS = {
     "data": Section(
@@ -193,6 +205,46 @@ SECTIONS = {
                         Number(f"{name}_plain", power),
                     )
                     for name, label in GROWING.items()
+                ),
+            ),
+            Table(
+                ("size", "measured at", "b"),
+                (
+                    (
+                        "seeds in a stack, `factual/quick` with batches of 64",
+                        ", ".join(map(str, MEMBERS)),
+                        Number("members", power),
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "stacked_seeds": Section(
+        "Seeds in a stack",
+        "16 seeds of `factual/quick` in one tensor program are so many times as fast as one by one",
+        "Seeds of a small training are stacked: every operation works on all of them at once, and its overhead is paid "
+        "once. The smaller a step, the more that brings. Here whole steps of 16 seeds, one after the other, over one "
+        "step of their stack, on one thread.",
+        (
+            Table(
+                ("config", "size", "stacked, against one by one"),
+                tuple((*words, Number(name, times)) for name, words in STACKED.items()),
+            ),
+        ),
+    ),
+    "sweep": Section(
+        "Sweeps",
+        "8 seeds of `quickstart` as a sweep of two workers are so many times as fast as in one run",
+        "A sweep of two workers on two cores. What it adds to its runs is the start of the workers, waiting for the "
+        "last one, and its table and page. It is measured with 200 tiny runs: the seconds of the sweep, over half of "
+        "what its runs took by their own clocks. 1 × would be no cost at all.",
+        (
+            Table(
+                ("compared", ""),
+                (
+                    ("8 seeds of `quickstart`: one run, against a sweep", Number("ratio", times)),
+                    ("200 tiny runs: the sweep, over half of the sum of its runs", Number("overhead", times_precisely)),
+                    ("… and what the sweep took", Number("tiny_seconds", seconds)),
                 ),
             ),
         ),
@@ -317,7 +369,7 @@ SECTIONS = {
 INTRODUCTION = """
 `toytf bench` measures by comparing: two things are timed in turns within one run, and the number is their ratio. A busy
 moment of the machine meets both, so ratios depend less on the machine than seconds do. Seconds are those of the best
-round. In `data`, `steps`, `solver` and `neighbour`, 3 × means three times as fast, and larger is better. In `growth`,
+round. In `data`, `steps`, `stacked_seeds`, `sweep`, `solver` and `neighbour`, 3 × means three times as fast, and larger is better. In `growth`,
 `probes` and `start`, 3 × means that it takes three times as long, and smaller is better. [speed.md](speed.md) says what
 makes toytf fast, and what to do about a slow run.
 

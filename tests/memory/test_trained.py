@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from toytf.memory import AssociationStream, MLPMemory, Trained, train_linear, train_low_rank, train_mlp
-from toytf.memory.trained import CHECK_EVERY
+from toytf.memory.trained import CHECK_EVERY, low_rank, train_each, two_layers
+from toytf.memory.trained import linear as linear_kind
 from toytf.randomness import generator
 
 PAIRS = AssociationStream(0, 16, 16).prefix(50)
@@ -121,6 +122,24 @@ def test_training_leaves_the_association_and_the_global_generator_alone(kind: st
     assert torch.equal(PAIRS.keys, keys)
     assert torch.equal(PAIRS.values, values)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+KINDS = {"linear": (linear_kind(), 12), "low_rank": (low_rank(3), 12), "mlp": (two_layers(12), 24)}
+"""With a number of pairs that takes draws of d = 8 unlike numbers of steps."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memories_that_are_trained_together_are_those_of_each_alone(kind: str):
+    """Also when they end after unlike numbers of steps."""
+    made, n = KINDS[kind]
+    pairs = [AssociationStream(seed, 8, 8).prefix(n) for seed in range(4)]
+    together = train_each(made, pairs, [generator(seed, "draw") for seed in range(4)], steps=200)
+    alone = [train_each(made, [pairs[i]], [generator(i, "draw")], steps=200)[0] for i in range(4)]
+    assert [(one.recall, one.steps) for one in together] == [(one.recall, one.steps) for one in alone]
+    assert len({one.steps for one in together}) > 1
+    for ours, theirs in zip(together, alone, strict=True):
+        for a, b in zip(weights(ours), weights(theirs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_a_rank_that_no_such_matrix_has_is_refused():

@@ -1,6 +1,6 @@
 """The builders that the table of rules names: each a function from what a rule may use to a memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ from toytf.memory.association import Association, Readable
 from toytf.memory.mlp import Activation, MLPMemory
 from toytf.memory.problem import StorageProblem
 from toytf.memory.solver import Status
-from toytf.memory.trained import Trained
+from toytf.memory.trained import Kind, Trained, train_each
 
 
 @dataclass(frozen=True)
@@ -123,16 +123,16 @@ def low_rank_max_margin(inputs: RuleInputs) -> Tensor:
 # Trained
 
 
-def trained_linear(inputs: RuleInputs) -> Trained:
-    """A matrix."""
-    return trained.train_linear(inputs.association, inputs.generator, **asdict(inputs.adam))
+def _trained(kind: Callable[[RuleInputs], Kind]) -> Callable[[Sequence[RuleInputs]], list[Trained]]:
+    """A memory for each of several inputs of one size."""
+
+    def build(inputs: Sequence[RuleInputs]) -> list[Trained]:
+        associations, generators = [one.association for one in inputs], [one.generator for one in inputs]
+        return train_each(kind(inputs[0]), associations, generators, **asdict(inputs[0].adam))
+
+    return build
 
 
-def trained_low_rank(inputs: RuleInputs) -> Trained:
-    """A product of two narrow matrices."""
-    return trained.train_low_rank(inputs.association, inputs.width, inputs.generator, **asdict(inputs.adam))
-
-
-def trained_mlp(inputs: RuleInputs) -> Trained:
-    """Two layers with ReLU between them."""
-    return trained.train_mlp(inputs.association, inputs.width, inputs.generator, **asdict(inputs.adam))
+trained_linear = _trained(lambda inputs: trained.linear())
+trained_low_rank = _trained(lambda inputs: trained.low_rank(inputs.width))
+trained_mlp = _trained(lambda inputs: trained.two_layers(inputs.width))

@@ -6,6 +6,7 @@ the mathematics of the rule does. Configs, experiments, tables and figures read 
     Rule("hebbian", "W = Σ u_{f(z)} e_zᵀ", "toytf.memory.builders:hebbian", theory="hebbian")
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -28,7 +29,8 @@ class Rule:
     says: str
     """Its formula, or what it does, in one line."""
     builder: str
-    """A function from RuleInputs to a memory as "module:name"; to a Trained, if the rule is searched or trained."""
+    """A function from RuleInputs to a memory as "module:name"; to a Trained, if the rule is searched. If it is trained,
+    from several RuleInputs of one size to a list of Trained."""
     width: Literal["none", "rank", "hidden"] = "none"
     """What the width in a config means to it: nothing, the rank of a matrix, or the number of hidden units."""
     search: Literal["one_shot", "certified", "searched", "trained"] = "one_shot"
@@ -68,7 +70,12 @@ class Rule:
 
     def attempt(self, inputs: "RuleInputs") -> "Trained":
         """The best memory that it found, and how much that recalls, if it searches."""
-        found: Trained = imported(self.builder)(inputs)
+        return self.attempts([inputs])[0]
+
+    def attempts(self, inputs: "Sequence[RuleInputs]") -> "list[Trained]":
+        """The same for several inputs of one size; those of a trained rule may be trained together."""
+        build = imported(self.builder)
+        found: list[Trained] = build(inputs) if self.search == "trained" else [build(one) for one in inputs]
         return found
 
     def stepped(self, association: "Association", W: "Tensor") -> "Tensor":

@@ -2,13 +2,16 @@
 
     L = −(1/n) Σ_z log softmax_y(u_yᵀ F(e_z))[f(z)]
 
-Training can show that pairs can be stored, never that they cannot; near capacity it slows down sharply.
+Training can show that pairs can be stored, never that they cannot; near capacity it slows down sharply. Memories of one
+size, for pairs of their own, are trained together if a step is small: as one tensor program with a member axis.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from toytf.memory.association import Association, Readable
@@ -25,6 +28,9 @@ ROUNDING = 1e-6
 CHECK_EVERY = 16
 """Steps between looks at the accuracy: each one waits for the device."""
 
+SMALL = 2**22
+"""Scores of a step, times dimensions, up to which memories are trained together: larger products fill a core alone."""
+
 
 @dataclass(frozen=True, eq=False)
 class Trained:
@@ -35,77 +41,176 @@ class Trained:
     steps: int
 
 
-def train_linear(association: Association, generator: torch.Generator, **options: Real) -> Trained:
+@dataclass(frozen=True)
+class Kind:
+    """A kind of memory: the shapes of its weights, what they make of keys, and how it is read afterwards."""
+
+    shapes: Callable[[int, int], list[tuple[int, int]]]
+    """From d_in and d_out."""
+    outputs: Callable[[Sequence[Tensor], Tensor], Tensor]
+    """From weights and keys, each with an axis of members in front."""
+    memory: Callable[[Sequence[Tensor]], Readable]
+    """From the weights of one member."""
+
+
+def linear() -> Kind:
     """F(e) = W e."""
-    d_out, d_in = association.values.shape[1], association.keys.shape[1]
-    W = _draw(association, generator, d_out, d_in)
-    return _train(association, [W], lambda: W, **options)
+    return Kind(lambda d_in, d_out: [(d_out, d_in)], lambda W, keys: keys @ W[0].mT, lambda W: W[0])
+
+
+def low_rank(rank: int) -> Kind:
+    """F(e) = A B e with A [d_out rank], B [rank d_in]."""
+
+    def shapes(d_in: int, d_out: int) -> list[tuple[int, int]]:
+        rank_fits(rank, d_in, d_out)
+        return [(d_out, rank), (rank, d_in)]
+
+    return Kind(shapes, lambda W, keys: keys @ (W[0] @ W[1]).mT, lambda W: W[0] @ W[1])
+
+
+def two_layers(width: int) -> Kind:
+    """F(e) = Vᵀ relu(W e), both layers trained."""
+    return Kind(
+        lambda d_in, d_out: [(width, d_in), (width, d_out)],
+        lambda W, keys: (keys @ W[0].mT).relu() @ W[1],
+        lambda W: MLPMemory(W[0], W[1], torch.relu),
+    )
+
+
+def train_linear(association: Association, generator: torch.Generator, **options: Real) -> Trained:
+    """A memory of the kind `linear`."""
+    return train_each(linear(), [association], [generator], **options)[0]
 
 
 def train_low_rank(association: Association, rank: int, generator: torch.Generator, **options: Real) -> Trained:
-    """F(e) = A B e with A [d_out rank], B [rank d_in]."""
-    d_out, d_in = association.values.shape[1], association.keys.shape[1]
-    rank_fits(rank, d_in, d_out)
-    A, B = _draw(association, generator, d_out, rank), _draw(association, generator, rank, d_in)
-    return _train(association, [A, B], lambda: A @ B, **options)
+    """A memory of the kind `low_rank`."""
+    return train_each(low_rank(rank), [association], [generator], **options)[0]
 
 
 def train_mlp(association: Association, width: int, generator: torch.Generator, **options: Real) -> Trained:
-    """F(e) = Vᵀ relu(W e), both layers trained."""
-    d_out, d_in = association.values.shape[1], association.keys.shape[1]
-    W, V = _draw(association, generator, width, d_in), _draw(association, generator, width, d_out)
-    return _train(association, [W, V], lambda: MLPMemory(W, V, torch.relu), **options)
+    """A memory of the kind `two_layers`."""
+    return train_each(two_layers(width), [association], [generator], **options)[0]
 
 
-def _draw(association: Association, generator: torch.Generator, *shape: int) -> Tensor:
-    keys = association.keys
-    drawn: Tensor = torch.randn(*shape, generator=generator, dtype=keys.dtype) / shape[1] ** 0.5
-    return drawn.to(keys.device).requires_grad_()
-
-
-def _train(
-    association: Association,
-    parameters: list[Tensor],
-    memory: Callable[[], Readable],
+def train_each(
+    kind: Kind,
+    associations: Sequence[Association],
+    generators: Sequence[torch.Generator],
     *,
     lr: Real = 0.1,
     steps: Real = 4000,
     recall: Real = 1.0,
-) -> Trained:
-    """Adam until the fraction `recall` is recalled, for `steps` at most, on vectors of mean square length 1."""
-    if not len(association.keys):
+) -> list[Trained]:
+    """Train a memory for each of several associations of one size, together if a step is small.
+
+    Adam until the fraction `recall` is recalled, for `steps` at most, on vectors of mean square length 1.
+    """
+    first = associations[0]
+    if not len(first.keys):
         raise ValueError("there are no pairs to train on")
-    unit, steps = _unit_scale(association), int(steps)
-
-    def backward(step: int) -> Tensor:
-        loss = torch.nn.functional.cross_entropy(unit.scores(memory()), association.targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    @torch.no_grad()
-    def recalled() -> float:
-        return float(unit.recall(memory()))
-
-    enough, taken, reached = recall - ROUNDING, 0, recalled()
-    training = updates(AdamW(parameters, float(lr)), backward, steps)
-    while taken < steps and reached < enough:
-        taken, _ = next(training)
-        if taken % CHECK_EVERY == 0 or taken == steps:
-            check_stop()
-            reached = recalled()
-    return Trained(_frozen(memory()), reached, taken)
+    shapes = kind.shapes(first.keys.shape[1], first.values.shape[1])
+    drawn = [
+        [_draw(of.keys, random, *shape) for shape in shapes]
+        for of, random in zip(associations, generators, strict=True)
+    ]
+    train = partial(_train, kind, lr=float(lr), steps=int(steps), enough=recall - ROUNDING)
+    if len(first.keys) * first.values.numel() > SMALL:
+        return [found for of, W in zip(associations, drawn, strict=True) for found in train([of], [W])]
+    return train(associations, drawn)
 
 
-def _unit_scale(association: Association) -> Association:
-    def scaled(rows: Tensor) -> Tensor:
-        return rows / rows.square().sum(1).mean().sqrt().clamp_min(torch.finfo(rows.dtype).tiny)
-
-    return Association(
-        scaled(association.keys), scaled(association.values), association.targets, candidates=association.candidates
-    )
+def _draw(keys: Tensor, generator: torch.Generator, *shape: int) -> Tensor:
+    drawn: Tensor = torch.randn(*shape, generator=generator, dtype=keys.dtype) / shape[1] ** 0.5
+    return drawn.to(keys.device)
 
 
-def _frozen(memory: Readable) -> Readable:
-    if isinstance(memory, MLPMemory):
-        return MLPMemory(memory.W_in.detach(), memory.W_out.detach(), memory.activation)
-    return memory.detach() if isinstance(memory, Tensor) else memory
+def _train(
+    kind: Kind,
+    associations: Sequence[Association],
+    drawn: Sequence[Sequence[Tensor]],
+    *,
+    lr: float,
+    steps: int,
+    enough: float,
+) -> list[Trained]:
+    found: dict[int, Trained] = {}
+    left = [*range(len(associations))]
+    pairs = _Pairs.of(associations)
+    weights = [torch.stack(same).requires_grad_() for same in zip(*drawn, strict=True)]
+    optimizer, taken = AdamW(weights, lr), 0
+    while True:
+        with torch.no_grad():
+            recalls = pairs.recalls(kind.outputs(weights, pairs.keys)).tolist()
+        ended = [i for i, reached in enumerate(recalls) if reached >= enough or taken >= steps]
+        for i in ended:
+            memory = kind.memory([W[i].detach().clone() for W in weights])
+            found[left[i]] = Trained(memory, recalls[i], taken)
+        if len(ended) == len(left):
+            return [found[i] for i in range(len(associations))]
+        if ended:
+            kept = torch.tensor([i for i in range(len(left)) if i not in ended], device=pairs.keys.device)
+            left, pairs = [left[i] for i in kept.tolist()], pairs.select(kept)
+            optimizer = _kept(optimizer, kept, lr)
+            weights = optimizer.parameters
+        backward = partial(_backward, kind, weights, pairs)
+        for step, _ in updates(optimizer, backward, min(steps, taken + CHECK_EVERY), taken):
+            taken = step
+        check_stop()
+
+
+def _backward(kind: Kind, weights: Sequence[Tensor], pairs: "_Pairs", step: int) -> Tensor:
+    losses = pairs.losses(kind.outputs(weights, pairs.keys))
+    torch.autograd.backward(losses.sum())  # no member's loss depends on the weights of another
+    return losses.detach()
+
+
+def _kept(optimizer: AdamW, kept: Tensor, lr: float) -> AdamW:
+    """The optimiser of some members, which remembers what it did of them."""
+    fresh = AdamW([W.detach()[kept].requires_grad_() for W in optimizer.parameters], lr)
+    for W, before in zip(fresh.parameters, optimizer.parameters, strict=True):
+        known = optimizer.state[before].items()
+        fresh.state[W] = {name: value[kept] if value.ndim else value for name, value in known}
+    return fresh
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The pairs of several memories, with vectors of mean square length 1."""
+
+    keys: Float[Tensor, "member n d_in"]
+    values: Float[Tensor, "member m d_out"]
+    targets: Tensor
+    candidates: Tensor | None
+
+    @classmethod
+    def of(cls, associations: Sequence[Association]) -> "_Pairs":
+        candidates = [of.candidates for of in associations if of.candidates is not None]
+        return cls(
+            torch.stack([_unit(of.keys) for of in associations]),
+            torch.stack([_unit(of.values) for of in associations]),
+            torch.stack([of.targets for of in associations]),
+            torch.stack(candidates) if candidates else None,
+        )
+
+    def select(self, kept: Tensor) -> "_Pairs":
+        candidates = None if self.candidates is None else self.candidates[kept]
+        return _Pairs(self.keys[kept], self.values[kept], self.targets[kept], candidates)
+
+    def scores(self, outputs: Float[Tensor, "member n d_out"]) -> Float[Tensor, "member n m"]:
+        scores = outputs @ self.values.mT
+        return scores if self.candidates is None else scores.masked_fill(~self.candidates, -torch.inf)
+
+    def losses(self, outputs: Float[Tensor, "member n d_out"]) -> Float[Tensor, "member"]:
+        flat = self.scores(outputs).flatten(0, 1)
+        losses = torch.nn.functional.cross_entropy(flat, self.targets.flatten(), reduction="none")
+        return losses.view_as(self.targets).mean(1)
+
+    def recalls(self, outputs: Float[Tensor, "member n d_out"]) -> Float[Tensor, "member"]:
+        """The fraction of pairs whose right value scores more than any other."""
+        scores, right = self.scores(outputs), self.targets[..., None]
+        rivals = scores.scatter(2, right, -torch.inf).amax(2)
+        return (scores.gather(2, right)[..., 0] > rivals).to(scores.dtype).mean(1)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return rows / rows.square().sum(1).mean().sqrt().clamp_min(torch.finfo(rows.dtype).tiny)

@@ -151,8 +151,8 @@ class Capacity(Study[CapacityCase]):
         return self._measurements(case, self._brackets(case, [seed])[seed])
 
     def seeds(self, case: CapacityCase, seeds: Sequence[int]) -> Iterator[tuple[int, int, Found]]:
-        """Seed by seed; all at once where the solver decides, which takes them as one batch."""
-        if RULES[case.rule].search != "certified":
+        """Seed by seed; all at once where they are one batch, for the solver or in training."""
+        if RULES[case.rule].search not in ("certified", "trained"):
             yield from super().seeds(case, seeds)
             return
         brackets = self._brackets(case, seeds)
@@ -283,7 +283,11 @@ def _search(config: CapacityConfig, case: CapacityCase, seeds: Iterable[int], gu
     def ask(questions: dict[int, int]) -> dict[int, Status]:
         check_stop()
         if rule.searches:
-            return {seed: _try(config, case, streams[seed], n) for seed, n in questions.items()}
+            answers: dict[int, Status] = {}
+            for n in dict.fromkeys(questions.values()):
+                asking = [seed for seed, number in questions.items() if number == n]
+                answers |= _try(config, case, [streams[seed] for seed in asking], n)
+            return answers
         return _decide(config, {seed: streams[seed].problem(n) for seed, n in questions.items()})
 
     return run_together({seed: bisect(guess, config.resolution) for seed in streams}, ask)
@@ -301,17 +305,24 @@ def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> d
     return {seed: decision.status for seed, decision in zip(problems, decisions, strict=True)}
 
 
-def _try(config: CapacityConfig, case: CapacityCase, stream: AssociationStream, n: int) -> Status:
+def _try(config: CapacityConfig, case: CapacityCase, streams: Sequence[AssociationStream], n: int) -> dict[int, Status]:
     """Look for a memory without a certificate: not found counts as infeasible, so the capacity is a lower bound."""
     goal = 1.0 if config.criterion == "all" else config.criterion
-    inputs = RuleInputs(
-        stream.prefix(n),
-        generator(stream.seed, case.name, n),
-        case.width or 0,
-        rank_iterations=config.iterations,
-        adam=AdamOptions(config.trained.lr, config.trained.steps, goal),
-    )
-    return Status.FEASIBLE if RULES[case.rule].attempt(inputs).recall >= goal else Status.INFEASIBLE
+    inputs = [
+        RuleInputs(
+            stream.prefix(n),
+            generator(stream.seed, case.name, n),
+            case.width or 0,
+            rank_iterations=config.iterations,
+            adam=AdamOptions(config.trained.lr, config.trained.steps, goal),
+        )
+        for stream in streams
+    ]
+    found = RULES[case.rule].attempts(inputs)
+    return {
+        stream.seed: Status.FEASIBLE if one.recall >= goal else Status.INFEASIBLE
+        for stream, one in zip(streams, found, strict=True)
+    }
 
 
 def _half_point(config: CapacityConfig, case: CapacityCase, seed: int, guess: float) -> Bracket:
