@@ -184,6 +184,18 @@ def _stamps(sweep: toytf.Sweep) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (sweep.directory / "runs").rglob("*") if path.is_file()}
 
 
+def test_a_sweep_grows_by_values_and_seeds_and_keeps_what_it_has(done: toytf.Sweep, tmp_path: Path) -> None:
+    out = tmp_path / "grown"
+    shutil.copytree(done.directory, out)
+    before = _stamps(toytf.open_sweep(out))
+    grown = toytf.sweep(
+        _file(tmp_path, grid={**GRID, "model.d_model": [8, 16, 24]}, seeds=3), out=out, jobs=1, resume=True
+    )
+    assert len(grown.members) == len(grown.runs) == 27
+    after = _stamps(grown)
+    assert {path: after[path] for path in before} == before
+
+
 def test_finished_runs_are_never_touched_and_resume_has_to_be_asked_for(
     done: toytf.Sweep, invoke: "Callable[..., Ended]", tmp_path: Path
 ) -> None:

@@ -65,7 +65,8 @@ class WandbMirror:
 
     def _send(self, logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> None:
         try:
-            run = _start(logging, directory, seed, config)
+            with _starting:  # seeds of a stack all begin at once
+                run = _start(logging, directory, seed, config)
             while (row := self._rows.get()) is not None:
                 metrics = {name: value for name, value in row.items() if name not in ("seed", "step")}
                 run.log(metrics, step=int(row["step"]))
@@ -73,6 +74,9 @@ class WandbMirror:
         except Exception as error:  # a mirror: whatever goes wrong there, the run directory is the record
             reason = " ".join(str(error).split()) or type(error).__name__
             sys.stderr.write(f"toytf: wandb ({logging.wandb}) stopped mirroring: {reason}\n")
+
+
+_starting = threading.Lock()
 
 
 def _start(logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> Any:

@@ -42,7 +42,8 @@ def findings(sweep: "Sweep", points: "pd.DataFrame") -> Iterator[str]:
             f"{word} {cell(sweep, points, metric, known[known == value].index[0])} {_where(sweep, known, value)}"
             for word, value in ((first, best), (last, worst))
         ]
-        yield f"{said}: {', '.join(ends)}{_against(sweep, points, metric)}{missing}."
+        near = _near(points, metric, known, best)
+        yield f"{said}: {ends[0]}{near}, {ends[1]}{_against(sweep, points, metric)}{missing}."
 
 
 def direction(sweep: "Sweep", points: "pd.DataFrame", metric: str) -> str | None:
@@ -80,6 +81,16 @@ def _where(sweep: "Sweep", known: "pd.Series[float]", value: float) -> str:
     first = label_of(sweep.at[there[0]])
     more = f", and at {counted(len(there) - 1, 'other point')}" if len(there) > 1 else ""
     return f"at {first}{more}" if first else ""
+
+
+def _near(points: "pd.DataFrame", metric: str, known: "pd.Series[float]", best: float) -> str:
+    """How many other points cannot be told from the best: they lie within its standard deviation over seeds."""
+    spread = (
+        _number(points, spread_name(metric), known[known == best].index[0]) if spread_name(metric) in points else None
+    )
+    others = int((abs(known - best) <= (spread or 0.0)).sum() - (known == best).sum())
+    are = "lies" if others == 1 else "lie"
+    return f" ({counted(others, 'other point')} {are} within one standard deviation of it)" if others else ""
 
 
 def _against(sweep: "Sweep", points: "pd.DataFrame", metric: str) -> str:

@@ -87,9 +87,12 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
 
 
 def _check_directory(plan: Plan, directory: Path, *, resume: bool) -> None:
-    """Refuse a directory that holds something else, or a sweep that nobody asked to go on with."""
+    """Refuse a directory that holds something else, or a sweep that nobody asked to go on with.
+
+    A sweep may have grown: by values, or by seeds.
+    """
     if (directory / PLAN).exists():
-        if [member.id for member in Sweep(directory).members] != [run.id for run in plan.runs]:
+        if not {member.id for member in Sweep(directory).members} <= {run.id for run in plan.runs}:
             raise UserError(f"{directory} holds a different sweep: choose another --out")
         if not resume:
             raise UserError(f"{directory} already holds a sweep: add --resume to continue it, or choose another --out")

@@ -44,7 +44,7 @@ def print_sweep(sweep: Sweep) -> None:
     if len(points):
         print()  # noqa: T201
         _print_points(sweep, points)
-    print(f"\nstate: {sweep.state}")  # noqa: T201
+    print(f"\nstate: {sweep.state}; ± is the standard deviation over seeds (n − 1)")  # noqa: T201
     print(f"page: {sweep.directory / PAGE}")  # noqa: T201
     print(sweep.directory)  # noqa: T201
 

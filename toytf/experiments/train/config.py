@@ -127,9 +127,14 @@ class TrainExperimentConfig(SeededConfig):
         return json.dumps(content, sort_keys=True)
 
     def resolved(self, before: ExperimentConfig | None = None) -> Self:
-        """The same, with `stack: auto` replaced by a number, too; a run that goes on keeps its number."""
-        known = before if self.stack == "auto" and isinstance(before, TrainExperimentConfig) else self
-        return super().resolved(before).model_copy(update={"stack": known.n_stacked})
+        """The same, with `stack: auto` replaced by a number, too.
+
+        A run that goes on keeps its number: how many are in a stack changes nothing, only whether there is one.
+        """
+        stack = self.n_stacked
+        if isinstance(before, TrainExperimentConfig) and (self.stack == "auto" or min(stack, before.n_stacked) > 1):
+            stack = before.n_stacked
+        return super().resolved(before).model_copy(update={"stack": stack})
 
     @property
     def evaluation_tasks(self) -> dict[str, TaskConfig]:
