@@ -43,7 +43,6 @@ def finish_runs(runs: Sequence[ClaimRun], options: EngineOptions) -> Ending:
             run.name,
             f"{__name__}:finish_run",
             {"config": run.config, "directory": run.directory, "origin": run.origin},
-            weight=run.minutes,
         )
         for run in longest_first
     ]

@@ -112,7 +112,8 @@ def _worth_stacking(learner: SeedLearner) -> int:
 def _train(config: FactTrainingsConfig, learners: Sequence[SeedLearner]) -> list[float]:
     """The best accuracy of each; a training ends at the goal, after all steps, or with a loss that is not finite."""
     best = dict.fromkeys(learners, 0.0)
-    trainer = Trainer(StackedLearner(learners) if len(learners) > 1 else learners[0], learners[0].config)
+    stacked = _worth_stacking(learners[0]) > 1  # however many are left: bits depend on it
+    trainer = Trainer(StackedLearner(learners) if stacked else learners[0], learners[0].config)
     while trainer.step < config.steps:
         for step in trainer.steps():
             if step % config.check_every == 0 or step == config.steps:

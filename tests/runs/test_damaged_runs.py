@@ -26,6 +26,7 @@ TRAINING = {
     "model": {"d_model": 4, "n_layers": 1},
     "train": {"steps": 4, "batch_size": 4, "evaluation": {"every": 1, "sequences": 4}, "checkpoints": {"every": 1}},
     "probes": ["memory_recall"],
+    "stack": 1,  # so that a run can stop between its seeds
     **QUIET,
 }
 STUDY = {"experiment": "storage", "rules": ["hebbian", "ridge"], "dimension": 4, "n": 6, **QUIET}

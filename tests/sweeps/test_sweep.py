@@ -1,5 +1,6 @@
 """Sweeps that really run: a few trainings of two steps, from the command to table, figures and page."""
 
+import errno
 import json
 import os
 import re
@@ -12,13 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
 import toytf
 from toytf.config.yaml_text import dump_yaml
-from toytf.errors import UserError
+from toytf.errors import SystemRefused, UserError
+from toytf.runs.rows import MetricsFile
+from toytf.sweeps.opened import Failure
+from toytf.sweeps.plan import plan_sweep
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -319,3 +324,63 @@ def test_a_directory_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with pytest.raises(UserError, match="holds something else: choose another --out"):
         toytf.sweep(TINY, {"seeds": 2}, out=tmp_path, jobs=1)
+
+
+def test_a_point_with_a_failed_seed_has_no_mean(done: toytf.Sweep, tmp_path: Path) -> None:
+    """The mean of the seeds that survived would be taken for the best."""
+    shutil.copytree(done.directory, tmp_path / "sweep")
+    sweep = toytf.open_sweep(tmp_path / "sweep")
+    lost = sweep.members[0]
+    shutil.rmtree(sweep.directory / "runs" / lost.id)
+    sweep.write_failures({lost.id: Failure("RunFailed", "training diverged")})
+    points = toytf.open_sweep(sweep.directory).points
+    assert pd.isna(points[METRIC].loc[lost.point])
+    assert points[METRIC].notna().sum() == len(points) - 1
+
+
+def test_a_full_disk_ends_a_sweep_and_is_no_failure_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = _file(tmp_path, grid={"model.d_model": [16, 24]}, seeds=2), tmp_path / "out"
+    real = MetricsFile.append
+
+    def full(self: MetricsFile, row: Any) -> None:
+        if row["step"]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MetricsFile, "append", full)
+        with pytest.raises(SystemRefused, match=r"the disk is full.*then continue: toytf sweep .*sweep.yaml --resume$"):
+            toytf.sweep(source, out=out, jobs=1)
+    assert toytf.open_sweep(out).failures == {}
+    assert len(toytf.sweep(source, out=out, jobs=1, resume=True).runs) == 4
+
+
+def test_a_stack_that_is_asked_for_is_taken(tmp_path: Path) -> None:
+    for stack, sizes in ((1, [1, 1, 1, 1]), (4, [2, 2])):
+        plan = plan_sweep("factual/quick", {"stack": stack, "seeds": 4})
+        assert [len(group) for group in plan.groups] == sizes
+
+
+def test_values_of_numpy_are_numbers() -> None:
+    plan = plan_sweep("quickstart", {"model.d_model": np.array([8, 16]), "train.optimizer.lr": [np.float64(0.5), 1]})
+    assert plan.runs[0].at == {"model.d_model": 8, "train.optimizer.lr": 0.5}
+    assert len(plan.runs) == 4
+
+
+@pytest.mark.parametrize(
+    "override", ["seeds=1000000000", "seeds=true", "seeds={}", "train.optimizer.lr=range(0,1e308,1e-308)"]
+)
+def test_what_cannot_be_is_one_line(override: str, invoke: "Callable[..., Ended]", tmp_path: Path) -> None:
+    ended = invoke("sweep", "quickstart", override, "--out", tmp_path / "out")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_that_does_not_answer_leaves_nothing_behind(invoke: "Callable[..., Ended]", tmp_path: Path) -> None:
+    options = ("--engine", "ray", "--address", "127.0.0.1:1", "--out", tmp_path / "out")
+    ended = invoke("sweep", "quickstart", "seeds=2", *options)
+    assert ended.code == 2
+    assert "no Ray cluster answers" in ended.err
+    assert not (tmp_path / "out").exists()

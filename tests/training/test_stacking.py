@@ -167,7 +167,7 @@ def test_a_stacked_run_leaves_the_files_of_one_whose_seeds_came_one_by_one(one_b
 def test_a_stack_that_breaks_off_between_two_saves_goes_on_to_the_same_files(
     saves: int, one_by_one: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The members then have checkpoints of unlike steps: all go back to the last one that each has."""
+    """The members then have checkpoints of unlike steps: those at one step go on together."""
     real, done = CheckpointStore.save, 0
 
     def breaks(self: CheckpointStore, *args: Any) -> None:
@@ -221,6 +221,85 @@ def test_a_seed_that_diverges_in_a_stack_is_named_and_the_others_are_trained_to_
     assert broken == [20]
     latest = {seed: CheckpointStore(tmp_path / "run/checkpoints", seed).latest() for seed in range(3)}
     assert latest == {0: 40, 1: 16, 2: 40}
+
+
+def test_a_member_that_diverged_pulls_no_other_back_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, evaluate = CheckpointStore.save, SeedLearner.evaluate
+
+    def killed(self: CheckpointStore, parameters: Any, moments: Any, progress: Any) -> None:
+        if progress.step == 32:
+            raise KeyboardInterrupt
+        real(self, parameters, moments, progress)
+
+    def break_one(self: SeedLearner, step: int) -> Any:
+        if self.seed == 1 and step == 10:
+            self.model.unembed.W_U.data.fill_(torch.nan)
+        return evaluate(self, step)
+
+    overrides = {**QUICK, "seeds": [0, 1, 2]}
+    monkeypatch.setattr(SeedLearner, "evaluate", break_one)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(CheckpointStore, "save", killed)
+        toytf.run("factual/quick", overrides, out=tmp_path / "run")
+
+    def latest() -> dict[int, int | None]:
+        return {seed: CheckpointStore(tmp_path / "run/checkpoints", seed).latest() for seed in range(3)}
+
+    assert latest() == {0: 16, 1: 8, 2: 16}
+    steps: dict[int, list[int]] = {}
+
+    def watched(self: SeedLearner, step: int) -> Any:
+        steps.setdefault(self.seed, []).append(step)
+        return break_one(self, step)
+
+    monkeypatch.setattr(SeedLearner, "evaluate", watched)
+    with pytest.raises(RunFailed, match="diverged by step 10"):
+        toytf.run("factual/quick", overrides, out=tmp_path / "run", resume=True)
+    assert latest() == {0: 40, 1: 8, 2: 40}
+    assert steps == {0: [20, 30, 40], 1: [10], 2: [20, 30, 40]}
+
+
+def test_a_damaged_checkpoint_fails_its_own_run_only(tmp_path: Path) -> None:
+    configs = [load_config("factual/quick", {**QUICK, "seeds": [seed], "stack": 3}) for seed in range(3)]
+    folders = [tmp_path / f"{seed}" for seed in range(3)]
+    run_together(configs, folders, page=False)
+    whole = [(folder / "summary.json").read_bytes() for folder in folders]
+    for seed, folder in enumerate(folders):
+        (folder / "summary.json").unlink()
+        (folder / f"checkpoints/seed{seed}-step000040.training").unlink()
+    broken = folders[1] / "checkpoints/seed1-step000032.training"
+    broken.write_bytes(broken.read_bytes()[:-9])
+    ends = run_together(configs, folders, page=False)
+    assert isinstance(ends[1], UserError) and "seed1-step000032.training is damaged" in str(ends[1])
+    assert [(folders[i] / "summary.json").read_bytes() for i in (0, 2)] == [whole[0], whole[2]]
+
+
+def test_the_bits_of_a_member_do_not_depend_on_how_many_there_are() -> None:
+    """Also where a batch is taken in chunks, whose size must not depend on it."""
+    overrides = {**TEXT, "task.seq_len": 64, "model.d_model": 16, "train.batch_size": 96, "train.steps": 3}
+
+    def weights(n: int) -> dict[str, torch.Tensor]:
+        config: Any = load_config("quickstart", overrides)
+        task = build_task(config.task, torch.device("cpu"))
+        members = [SeedLearner(build_model(config.model, task, i), task, [], config.train, i) for i in range(n)]
+        return trained(StackedLearner(members))[0]
+
+    alone, of_five = weights(1), weights(5)
+    assert all(torch.equal(alone[name], of_five[name]) for name in alone)
+
+
+def test_a_run_of_a_version_without_stacks_goes_on(tmp_path: Path) -> None:
+    run = toytf.run("factual/quick", {**QUICK, "seeds": [0, 1], "stack": 1}, out=tmp_path / "run")
+    before = run.summary_file.read_bytes()
+    content = run.config_file.read_text()
+    assert "stack: 1\n" in content
+    run.config_file.write_text(content.replace("stack: 1\n", ""))
+    for name in ("summary.json", "checksums.json"):
+        (run.directory / name).unlink()
+    for path in run.checkpoints.glob("*-step000040.*"):
+        path.unlink()
+    again = toytf.run(run.config_file, out=run.directory, resume=True)
+    assert again.summary_file.read_bytes() == before
 
 
 def test_the_number_is_in_the_config_of_the_run_and_is_kept(tmp_path: Path) -> None:

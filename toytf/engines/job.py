@@ -25,8 +25,6 @@ class Job:
     """`module:function`, which is imported where the job runs."""
     arguments: Mapping[str, Any]
     """Keyword arguments, which pickle."""
-    weight: float = 1.0
-    """Expected cost relative to other jobs."""
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,10 @@ PATIENCE = 3.0
 @contextlib.contextmanager
 def ray_session(options: EngineOptions) -> Iterator[ModuleType]:
     """Ray, connected; what was started for it ends with it. In a process that is connected already, that connection."""
+    check_ray(options)
     with _environment(SETTINGS):
-        try:
-            import ray
-        except ImportError:
-            raise UserError("the engine ray needs Ray: pip install 'toytf[ray]'") from None
-        if options.address is not None:
-            _check_answers(options.address)
+        import ray
+
         ours = not ray.is_initialized()
         with _silent():
             try:
@@ -40,6 +37,17 @@ def ray_session(options: EngineOptions) -> Iterator[ModuleType]:
             finally:
                 if ours:
                     ray.shutdown()
+
+
+def check_ray(options: EngineOptions) -> None:
+    """Refuse if Ray is not installed, or if nobody listens at the address of the cluster."""
+    with _environment(SETTINGS):
+        try:
+            import ray  # noqa: F401
+        except ImportError:
+            raise UserError("the engine ray needs Ray: pip install 'toytf[ray]'") from None
+    if options.address is not None:
+        _check_answers(options.address)
 
 
 def _connect(ray: ModuleType, options: EngineOptions) -> None:

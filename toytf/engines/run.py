@@ -6,6 +6,14 @@ from toytf.engines.job import Ended, EngineOptions, Job
 from toytf.engines.one_by_one import run_here
 
 
+def check_engine(options: EngineOptions) -> None:
+    """Refuse an engine that cannot be used here, before anything is written: Ray is missing, or does not answer."""
+    if options.engine == "ray":
+        from toytf.engines.ray_session import check_ray
+
+        check_ray(options)
+
+
 def run_jobs(jobs: Iterable[Job], options: EngineOptions) -> Generator[Ended, None, None]:
     """Run jobs and give each one when it has ended, in the order in which they end.
 

@@ -40,7 +40,7 @@ def _receive(jobs: IO[bytes], given: "queue.SimpleQueue[Message]") -> None:
     try:
         while True:
             given.put(pickle.load(jobs))
-    except EOFError:
+    except Exception:  # the end of the pipe, perhaps in the middle of a job
         _end()
 
 

@@ -118,7 +118,8 @@ class ProgressLine(_Progress):
     def measured(self, found: Sequence[Sequence[Measurement]]) -> None:
         """Show means over the seeds of what was found in each."""
         shown = [self._shown(of_seed) for of_seed in found]
-        means = {label: sum(values.get(label, 0.0) for values in shown) / len(shown) for label in shown[0]}
+        everywhere = [label for label in shown[0] if all(label in values for values in shown)]
+        means = {label: sum(values[label] for values in shown) / len(shown) for label in everywhere}
         self._metrics, self._evaluates = "  ".join(f"{label} {value:.2f}" for label, value in means.items()), False
         self._bars.update(self._current, metrics=self._metrics)
         if self._step == self._steps:

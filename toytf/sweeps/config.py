@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from toytf.config.sections import Config, Unique
 
@@ -65,7 +65,9 @@ class SweepConfig(Config):
     points: tuple[dict[str, Any], ...] = ()
     """Just these: what each changes, by key."""
     random: RandomConfig | None = None
-    seeds: PositiveInt | Annotated[tuple[int, ...], Field(min_length=1), Unique] | None = None
+    seeds: (
+        Annotated[int, Field(ge=1, le=MOST_RUNS)] | Annotated[tuple[int, ...], Field(min_length=1), Unique] | None
+    ) = None
     """Each point is run with each of them; a number n: 0, 1, … n − 1. Default: the seeds of the config."""
     show: Annotated[tuple[str, ...], Unique] = ()
     """Metrics of the terminal, the page and its figures; default: the one that the runs themselves show first."""
@@ -73,6 +75,16 @@ class SweepConfig(Config):
     """Default: every metric that is shown against what is varied."""
     pages: bool = False
     """Does every run write its own page (5 MB)? `toytf inspect RUN` writes it later."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _a_number_or_a_list(cls, seeds: Any) -> Any:
+        listed = seeds if isinstance(seeds, list | tuple) else [seeds]
+        if seeds is None or (listed and all(isinstance(seed, int) and not isinstance(seed, bool) for seed in listed)):
+            if isinstance(seeds, int) and not 1 <= seeds <= MOST_RUNS:
+                raise ValueError(f"give a number of seeds from 1 to {MOST_RUNS:,}, or a list of seeds")
+            return seeds
+        raise ValueError("give a number of seeds, such as 3, or a list of seeds, such as [0, 7]")
 
     def numbers(self) -> list[int] | None:
         """The seeds as a list; None: those of the config."""

@@ -32,7 +32,7 @@ def findings(sweep: "Sweep", points: "pd.DataFrame") -> Iterator[str]:
         first, last = ("largest", "smallest") if better is None else ("best", "worst")
         best, worst = (known.min(), known.max()) if better == "low" else (known.max(), known.min())
         lacking = len(points) - len(known)
-        missing = f"; at {counted(lacking, 'point')} some seed never had it" if lacking else ""
+        missing = f"; at {counted(lacking, 'point')} some seed failed, or never had it" if lacking else ""
         if best == worst:
             value = cell(sweep, points, metric, known.index[0])
             where = _where(sweep, known, best) if lacking else "at every point"

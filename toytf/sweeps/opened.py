@@ -51,6 +51,8 @@ class Sweep:
         if not (self.directory / PLAN).is_file():
             raise UserError(f"{directory}: not the directory of a sweep (it has no {PLAN})")
         content = _read_json(self.directory / PLAN)
+        self._shown: tuple[str, ...] = ()
+        self._about: dict[str, tuple[Quantity, str]] = {}
         try:
             self.factors = tuple(map(str, content["factors"]))
             self.log = frozenset(map(str, content["log"]))
@@ -159,10 +161,11 @@ class Sweep:
     def rows_of(self, measured: "pd.DataFrame", metric: str) -> "pd.DataFrame":
         """The rows of a metric with the number of their point, but none of a point that lacks it in some seed.
 
-        A mean over the seeds that happened to have it would mislead.
+        A mean over the seeds that happened to have it, or that did not fail, would mislead.
         """
         own = measured[measured["metric"] == metric]
         own = own.assign(point=own["run"].map(self._point_of))
+        own = own[~own["point"].isin([self._point_of[run] for run in self.failures if run in self._point_of])]
         seeds = self._seeds_of(measured)
         return own[own.groupby("point")["seed"].transform("size") == own["point"].map(seeds)]
 
@@ -175,20 +178,28 @@ class Sweep:
     def _point_of(self) -> dict[str, int]:
         return {member.id: member.point for member in self.members}
 
-    @cached_property
+    @property
     def shown(self) -> tuple[str, ...]:
         """The metrics that the terminal and the page show; by default, what a run shows first."""
-        if self.section.show:
-            return self.section.show
+        if not self._shown:  # while no run has ended, nothing is known
+            self._shown = self.section.show or self._shown_first()
+        return self._shown
+
+    def _shown_first(self) -> tuple[str, ...]:
         for run in self.runs[:1]:
             most = 1 if run.config.trains_model else _SHOWN_OF_STUDY
             rows = short_table(run.summary, run.columns).rows[:most]
             return tuple(row.cells()[0] for _, row in rows)
         return ()
 
-    @cached_property
+    @property
     def _described(self) -> dict[str, tuple[Quantity, str]]:
         """What metrics are about, and the phrase that the short tables of runs have for each, if they agree."""
+        if not self._about:
+            self._about = self._describe()
+        return self._about
+
+    def _describe(self) -> dict[str, tuple[Quantity, str]]:
         found: dict[str, tuple[Quantity, str]] = {}
         wanted = {*self.shown, *(figure.metric for figure in self.section.figures)}
         runs = self.runs

@@ -124,7 +124,7 @@ def read_sweep(source: Source, overrides: Overrides = ()) -> Asked:
     section: dict[str, Any] = {**(given or {})}
     overrides = [overrides] if isinstance(overrides, str) else overrides
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
-    for key, value in pairs:
+    for key, value in ((key, _plain(value)) for key, value in pairs):
         if key == "seeds" or key.startswith("sweep."):
             section = read_config({"sweep": section}, {f"sweep.{key.removeprefix('sweep.')}": value})["sweep"]
         elif is_spread(value) or (isinstance(value, list | tuple) and len(value) != 1):
@@ -136,6 +136,12 @@ def read_sweep(source: Source, overrides: Overrides = ()) -> Asked:
             _refuse_varied(key, section, label)
     checked = validate(TypeAdapter(_File), {"sweep": section}, label).sweep
     return Asked(label, base, checked, _name(source), checked.title or _title(source))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and lists of numpy as those of Python."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _mapping(section: Mapping[str, Any], name: str, label: str) -> Mapping[str, Any]:
@@ -254,11 +260,13 @@ def _grouped(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The runs with their groups, which are no larger than is worthwhile, and of nearly equal sizes."""
     together: dict[object, list[int]] = {}
     for i, run in enumerate(runs):
-        key = run.config.stack_key
-        together.setdefault(i if key is None else key, []).append(i)
+        key, stack = run.config.stack_key, getattr(run.config, "stack", "auto")
+        together.setdefault(i if key is None else (key, stack), []).append(i)
     group_of: dict[int, int] = {}
     for members in together.values():
-        largest = max(1, min(runs[i].config.worth_stacking for i in members))
+        config: Any = runs[members[0]].config
+        asked: Any = getattr(config, "stack", "auto")
+        largest: int = config.worth_stacking if asked == "auto" else asked
         for part in even_parts(members, _n_groups(len(members), largest)):
             group_of |= dict.fromkeys(part, part[0])  # a group is called after its first
     return [replace(run, group=group_of[i]) for i, run in enumerate(runs)]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from toytf.config.compose import Overrides
 from toytf.config.plugins import ExperimentConfig
-from toytf.engines import Ended, EngineOptions, Job, run_jobs
-from toytf.errors import Interrupted, ToytfError, UserError, reason
+from toytf.engines import Ended, EngineOptions, Job, JobLost, check_engine, run_jobs
+from toytf.errors import Interrupted, SystemRefused, ToytfError, UserError, reason
 from toytf.report.terminal import SweepLine
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin
@@ -66,8 +66,9 @@ def usable_cores() -> int:
 def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: bool, retry: bool) -> Sweep:
     """Run what is left of a plan in a directory."""
     _check_directory(plan, directory, resume=resume)
+    check_engine(options)
     try:
-        (directory / RUNS).mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = "it is a file, but --out should be a directory" if directory.is_file() else reason(error)
         raise UserError(f"{directory}: cannot be written: {why}") from None
@@ -82,6 +83,9 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
                     raise  # the second one
                 work.conclude()
                 raise Interrupted(f"stopped: {sweep.state}; to continue: {sweep.resume_command}") from None
+            except SystemRefused as refused:
+                why = str(refused).partition(";")[0]  # the rest is about one run
+                raise SystemRefused(f"{why}; {sweep.state}; fix this, then continue: {sweep.resume_command}") from None
         work.conclude()
     return sweep
 
@@ -106,10 +110,14 @@ class _Work:
     def __init__(self, plan: Plan, sweep: Sweep, *, retry: bool) -> None:
         self._plan, self._sweep = plan, sweep
         self._sizes = {run.group: len(group) for group in plan.groups for run in group}
-        self._failures = {} if retry else dict(sweep.failures)
+        self._failures = {} if retry else {run: why for run, why in sweep.failures.items() if self._stays(run, why)}
         sweep.write_failures(self._failures)
         self._measured: pd.DataFrame | None = None
         self._next_table = time.monotonic() + TABLE_EVERY
+
+    def _stays(self, run: str, why: Failure) -> bool:
+        """Is it left alone on resume? Not if only its worker was lost, or if it has ended since."""
+        return why.error != JobLost.__name__ and not (self._sweep.directory / RUNS / run / "summary.json").exists()
 
     def run(self, options: EngineOptions) -> None:
         """Run every group that has something left, and note what fails."""
@@ -121,6 +129,7 @@ class _Work:
         with SweepLine(len(self._plan.runs), len(finished), len(self._failures)) as line:
             for ended in run_jobs(self._jobs(jobs), options):
                 n_ended += 1
+                _raise_refusal(ended)
                 failed = self._failed(ended, jobs[ended.job.name])
                 if failed:
                     self._failures |= failed
@@ -145,7 +154,7 @@ class _Work:
             "page": self._sweep.section.pages,
             "origin": Origin(self._sweep.asked.title or None, self._sweep.resume_command),
         }
-        return Job(name, "toytf.sweeps.sweep:run_group", arguments, weight=float(len(group)))
+        return Job(name, "toytf.sweeps.sweep:run_group", arguments)
 
     def _failed(self, ended: Ended, group: Sequence[PlannedRun]) -> dict[str, Failure]:
         """The runs of a group that failed, and why; if the whole group was lost, those that are not finished."""
@@ -171,6 +180,15 @@ class _Work:
             sys.stderr.write(f'toytf: no run has the metric "{metric}", which the sweep should show: {hint}\n')
 
 
+def _raise_refusal(ended: Ended) -> None:
+    """A full disk, or too little memory, ends the sweep: it says nothing about the runs, which go on later."""
+    if isinstance(ended.error, SystemRefused):
+        raise ended.error
+    for kind, message in filter(None, ended.result or ()):
+        if kind == SystemRefused.__name__:
+            raise SystemRefused(message)
+
+
 def _name(group: Sequence[PlannedRun]) -> str:
     """What a job is called: after its first run."""
     others = f" and {len(group) - 1} more" if len(group) > 1 else ""
@@ -178,8 +196,12 @@ def _name(group: Sequence[PlannedRun]) -> str:
 
 
 def _ready(config: ExperimentConfig, size: int, name: str) -> ExperimentConfig:
-    """A config as it is run: with the size of its group, and the sweep as its wandb group."""
-    changes: dict[str, Any] = {"stack": size} if size > 1 else {}
+    """A config as it is run: with the size of its group, and the sweep as its wandb group.
+
+    One that can be stacked but is alone now is trained as a stack, too: the sweep may grow, and bits depend on that.
+    """
+    stackable = config.worth_stacking > 1 and getattr(config, "stack", 1) == "auto"
+    changes: dict[str, Any] = {"stack": max(size, 2)} if size > 1 or stackable else {}
     logging = getattr(config, "logging", None)
     if logging is not None and logging.group is None:
         changes["logging"] = logging.model_copy(update={"group": name})
@@ -193,7 +215,4 @@ def run_group(
     from toytf.experiments.launch import run_together
 
     ends = run_together(configs, [Path(directory) for directory in directories], page=page, origin=origin)
-    for end in ends:
-        if isinstance(end, Interrupted):
-            raise end  # then none of the group has failed: all go on another time
     return [(type(end).__name__, str(end)) if isinstance(end, ToytfError) else None for end in ends]

@@ -36,6 +36,8 @@ def read_measured(
 
     members = list(members)
     place = {member.id: i for i, member in enumerate(members)}
+    if known is not None:  # somebody may have removed a run
+        known = known[known["run"].isin([run for run in known["run"].unique() if Run(runs / run).finished])]
     seen = set() if known is None else set(known["run"].unique())
     rows = [
         row

@@ -17,6 +17,7 @@ from typing import Any
 
 from toytf.config.yaml_text import load_yaml
 from toytf.errors import UserError, nearest, shortened
+from toytf.sweeps.config import MOST_RUNS
 
 DIGITS = 3
 """Significant digits of a value between two ends: ids and labels stay short."""
@@ -24,7 +25,6 @@ MOST_DIGITS = 15
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _FORMS = {"log": "log(lo, hi, n)", "linear": "linear(lo, hi, n)", "range": "range(lo, hi, step)"}
 _DRAWS = {"log": "log(lo, hi)", "uniform": "uniform(lo, hi)", "integer": "integer(lo, hi)"}
-_MOST = 100_000
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def values_of(key: str, given: Any) -> Values:
     lo, hi, last = _numbers(key, given, numbers, 3, _FORMS[name])
     if name == "range":
         return Values(_stepped(key, given, lo, hi, last))
-    if not isinstance(last, int) or not 2 <= last <= _MOST:
+    if not isinstance(last, int) or not 2 <= last <= MOST_RUNS:
         raise UserError(f"{key} = {shortened(str(given))}: the number of values should be a whole number, 2 or more")
     if lo == hi or (name == "log" and min(lo, hi) <= 0):
         ends = "two different numbers above 0" if name == "log" else "two different numbers"
@@ -121,10 +121,11 @@ def _rounded(between: Sequence[float], lo: float, hi: float, digits: int) -> lis
 
 def _stepped(key: str, given: str, lo: float, hi: float, step: float) -> tuple[float, ...]:
     """From lo to hi by a step."""
-    n = math.floor((hi - lo) / step + 1e-9) + 1 if step else 0
-    if not 2 <= n <= _MOST:
+    steps = (hi - lo) / step + 1e-9 if step else 0.0
+    if not 1 <= steps < MOST_RUNS:
         raise UserError(
-            f"{key} = {shortened(given)}: range goes from lo to hi by a step, and should give 2 to {_MOST} values"
+            f"{key} = {shortened(given)}: range goes from lo to hi by a step, and should give 2 to {MOST_RUNS:,} values"
         )
+    n = math.floor(steps) + 1
     whole = isinstance(lo, int) and isinstance(step, int)
     return tuple(lo + step * i if whole else float(f"{lo + step * i:.{MOST_DIGITS - 3}g}") for i in range(n))

@@ -24,7 +24,7 @@ def training_needs(
         sizes["model.feed_forward.width"] = model.width
     positions = {key: value for key, value in task.keys.items() if key.endswith("seq_len")}
     chunk = config.chunk or (cached_chunk(model, T, task.n_asked) if on_cpu else config.batch_size)
-    n = min(max(chunk, stacked), stacked * config.batch_size)
+    n = min(chunk * (stacked if config.chunk else 1), stacked * config.batch_size)
     together = {"stack": stacked} if stacked > 1 else {}
     chunked = {"train.chunk": n} if config.chunk else {} if on_cpu else {"train.batch_size": n}
     queries = (L - 1) * T + task.n_asked

@@ -19,6 +19,7 @@ from toytf.models.tables import Tables, by_counts, fast_forward, tables_pay
 from toytf.models.transformer import ToyTransformer
 from toytf.task import Batch, Task
 from toytf.training.config import TrainConfig
+from toytf.training.stacking import MOST
 
 Start = tuple[Tensor, Tensor, Tensor]
 """The loss of a chunk, detached; and where its backward begins: a tensor, and the gradient of the loss by it."""
@@ -97,14 +98,17 @@ def accumulate_stacked_gradients(
 
 
 def _stacked_chunk(stack: Stack, batch: Batch, fast: bool) -> int | None:
-    """How many sequences of each member are taken at a time; None: all of them, as on a GPU."""
+    """How many sequences of each member are taken at a time; None: all of them, as on a GPU.
+
+    The same however many members there are: bits depend on it, and some may have failed or ended.
+    """
     first = stack.models[0]
     size = chunk_size(first, batch.last)
     if size is not None and fast and by_counts(first, batch.tokens, batch.last):
         attn = first.attention(0)
         widest = max(attn.n_heads * (attn.W_O.shape[1] + 1), first.config.width, *first.unembed.W_U.shape)
         size = STACKED // max(widest, len(first.embed.W_E))
-    return None if size is None else max(1, size // len(stack))
+    return None if size is None else max(1, size // MOST)
 
 
 def _side_by_side(

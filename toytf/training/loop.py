@@ -1,7 +1,7 @@
 """The training loop: steps, evaluations, checkpoints, and every way a training can end."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toytf.errors import Interrupted, RunFailed, UserError
+from toytf.errors import Interrupted, RunFailed, ToytfError, UserError
 from toytf.measurement import Group, Measurement, as_row
 from toytf.optimizers import Moments
 from toytf.process import keep_freed_memory
@@ -26,6 +26,10 @@ TRAIN = Group(
     "train", "Training", place="log",
     meanings=(("loss", "Loss that is trained on, averaged over the steps since the last evaluation; it should fall."),),
 )  # fmt: skip
+
+
+Standing = tuple[dict[str, Moments], Progress]
+"""Where a training stands: what the optimiser remembers of each parameter, and how far it is."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Trainer:
         device = next(iter(learner.parameters.values())).device
         self._go_on_from(0, torch.zeros(len(learner.members), device=device), 0)
 
-    def go_on_from(self, found: Sequence[tuple[Mapping[str, Moments], Progress]]) -> None:
+    def go_on_from(self, found: Sequence[Standing]) -> None:
         """Stand where the members stood, all after the same steps; the checkpoints have put their weights back."""
         self.learner.remember(self.optimizer, [moments for moments, _ in found])
         at = [progress for _, progress in found]
@@ -71,7 +75,7 @@ class Trainer:
         self.step, self.loss_sum, self.loss_count = step, loss_sum, loss_count
         self._freeze()
 
-    def standing(self, member: int, rows: int) -> tuple[dict[str, Moments], Progress]:
+    def standing(self, member: int, rows: int) -> Standing:
         """Where a member stands, with so many rows written: what `go_on_from` needs of it."""
         progress = Progress(self.step, rows, self.loss_sum[member : member + 1], self.loss_count)
         return self.learner.moments(self.optimizer, member), progress
@@ -105,10 +109,10 @@ class Trainer:
         freeze(self.learner.model_config, self.learner.parameters, self.step)
 
 
-def train(trainees: Sequence[Trainee], watch: Watch, *, stacked: bool = False) -> list[RunFailed | None]:
+def train(trainees: Sequence[Trainee], watch: Watch, *, stacked: bool = False) -> list[ToytfError | None]:
     """Train from the last checkpoints (or from the start) to the end; say of each why it failed, if it did.
 
-    stacked: as one tensor program. Else there is just one trainee.
+    All have their last checkpoint at the same step. stacked: as one tensor program. Else there is just one trainee.
 
     The state after a step depends only on config and seed, so a run that was stopped anywhere and resumed leaves the
     same metrics and weights as one that was not.
@@ -124,7 +128,7 @@ class _Together:
     def __init__(self, trainees: Sequence[Trainee], watch: Watch, *, stacked: bool) -> None:
         self.trainees, self.watch = [*trainees], watch
         self.config = trainees[0].learner.config
-        self.failures: dict[Trainee, RunFailed] = {}
+        self.failures: dict[Trainee, ToytfError] = {}
         members = [trainee.learner for trainee in trainees]
         self.trainer = Trainer(StackedLearner(members) if stacked else members[0], self.config)
 
@@ -153,16 +157,23 @@ class _Together:
         return len(self.trainees) < n
 
     def _resume(self) -> int | None:
-        """Go back to the last step that all have a checkpoint of, and forget what came later; None: there is none."""
-        steps = self.config.steps
-        common = set.intersection(*({*trainee.store.whole(steps)} for trainee in self.trainees))
-        latest = max(common, default=None)
+        """Go on from the last checkpoint, and forget what came later; None: there is none."""
+        latest = self.trainees[0].store.latest(self.config.steps)
         if latest is not None:
-            found = []
+            found: dict[Trainee, Standing] = {}
             for trainee in self.trainees:
-                found.append(trainee.store.restore(latest, trainee.learner.parameters))
-                check_rows(trainee.metrics, trainee.store, latest, found[-1][1].rows)
-            self.trainer.go_on_from(found)
+                try:
+                    found[trainee] = trainee.store.restore(latest, trainee.learner.parameters)
+                    check_rows(trainee.metrics, trainee.store, latest, found[trainee][1].rows)
+                except UserError as error:
+                    self.failures[trainee] = error
+            if self.failures:
+                self.trainees = [trainee for trainee in self.trainees if trainee not in self.failures]
+                if not self.trainees:
+                    return latest
+                learner = StackedLearner([trainee.learner for trainee in self.trainees])
+                self.trainer = Trainer(learner, self.config)
+            self.trainer.go_on_from([found[trainee] for trainee in self.trainees])
         for trainee in self.trainees:
             trainee.store.drop_later(-1 if latest is None else latest)
             trainee.metrics.forget(trainee.store.seed, after=-1 if latest is None else latest)
@@ -203,7 +214,7 @@ class _Together:
             self.watch.measured(measured_by_all)
 
     @contextmanager
-    def _failing(self) -> Iterator[Callable[[Trainee, RunFailed], None]]:
+    def _failing(self) -> Iterator[Callable[[Trainee, ToytfError], None]]:
         """Collect those that fail; in the end the others go on without them, from where they stand."""
         yield self.failures.__setitem__
         left = [i for i, trainee in enumerate(self.trainees) if trainee not in self.failures]

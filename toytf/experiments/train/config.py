@@ -50,6 +50,14 @@ class TrainExperimentConfig(SeededConfig):
             return stack
         raise ValueError(f"give auto, or a whole number from 1 to {MOST_STACKED}")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _trained_alone(cls, config: Any, info: ValidationInfo) -> Any:
+        """The config of an earlier run says nothing of a stack: there was none."""
+        if info.context == TRANSLATE and isinstance(config, dict):
+            config.setdefault("stack", 1)
+        return config
+
     @field_validator("probes", mode="before")
     @classmethod
     def _present_probes(cls, probes: Any, info: ValidationInfo) -> Any:

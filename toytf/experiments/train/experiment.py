@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
-from toytf.errors import Interrupted, RunFailed, ToytfError
+from toytf.errors import Interrupted, ToytfError, UserError
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import probe_figures, training_figures
@@ -151,14 +151,18 @@ def _train_all(trainings: Sequence[tuple[Training, Run]]) -> dict[Run, ToytfErro
     config = trainings[0][0].config
     task = build_task(config.task, pick_device(config.device))
     task.check_goal()
-    seeds = [seed for training, run in trainings for seed in training.prepare(run, task)]
     failures: dict[Run, ToytfError] = {}
+    seeds: list[_Seed] = []
+    for training, run in trainings:
+        try:
+            seeds += training.prepare(run, task)
+        except UserError as error:
+            failures[run] = error
     with ProgressLine(config.train.steps, config.train.loss) as line, stop_on_interrupt():
         for seed in seeds:
             if seed.ended:
                 line.skip(seed.seed)
-        left = [seed for seed in seeds if not seed.ended]
-        for stack in even_parts(left, math.ceil(len(left) / config.n_stacked)):
+        for stack in _stacks([seed for seed in seeds if not seed.ended], config.n_stacked):
             if stop_asked():
                 raise Interrupted(f"stopped before seed {stack[0].seed}; to continue: {stack[0].run.resume_command}")
             line.begin([seed.seed for seed in stack])
@@ -167,15 +171,23 @@ def _train_all(trainings: Sequence[tuple[Training, Run]]) -> dict[Run, ToytfErro
                     failures.setdefault(seed.run, failure)
             if config.n_stacked == 1 and failures:
                 break  # a run whose seeds come one after the other ends with the first that fails
-    for training, run in trainings:
-        metrics = next(seed.metrics for seed in seeds if seed.run is run)
-        if run not in failures:
-            metrics.sort(training.config.seeds)
+    for metrics, seed in {seed.metrics: seed for seed in seeds}.items():
+        if seed.run not in failures:
+            metrics.sort(seed.training.config.seeds)
             metrics.close()
     return failures
 
 
-def _train_stack(seeds: Sequence[_Seed], line: ProgressLine) -> list[RunFailed | None]:
+def _stacks(seeds: Sequence[_Seed], most: int) -> Iterator[Sequence[_Seed]]:
+    """Seeds in stacks of at most so many. All of a stack stand at one step: none has to go back for another."""
+    by_step: dict[int | None, list[_Seed]] = {}
+    for seed in seeds:
+        by_step.setdefault(seed.store.latest(), []).append(seed)
+    for same in by_step.values():
+        yield from even_parts(same, math.ceil(len(same) / most))
+
+
+def _train_stack(seeds: Sequence[_Seed], line: ProgressLine) -> list[ToytfError | None]:
     try:
         with contextlib.ExitStack() as opened:
             opened.enter_context(spent_on("steps"))
