@@ -332,9 +332,9 @@ SECTIONS = {
 INTRODUCTION = """
 `toytf bench` measures by comparing: two things are timed in turns within one run, and the number is their ratio. A busy
 moment of the machine meets both, so ratios depend less on the machine than seconds do. Seconds are those of the best
-round. In `data`, `steps`, `stacked_seeds`, `sweep`, `solver` and `neighbour`, 3 × means three times as fast, and larger is better. In `growth`,
-`probes` and `start`, 3 × means that it takes three times as long, and smaller is better. [speed.md](speed.md) says what
-makes toytf fast, and what to do about a slow run.
+round. In `data`, `steps`, `stacked_seeds`, `sweep`, `solver` and `neighbour`, 3 × means three times as fast, and larger
+is better. In `growth`, `probes` and `start`, 3 × means that it takes three times as long, and smaller is better.
+[speed.md](speed.md) says what makes toytf fast, and what to do about a slow run.
 
 The numbers of this page were measured on: {machine}.
 """
