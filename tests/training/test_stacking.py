@@ -312,6 +312,8 @@ def test_the_number_is_in_the_config_of_the_run_and_is_kept(tmp_path: Path) -> N
         toytf.run("factual/quick", {**seeds, "stack": 1}, out=run.directory, resume=True)
     with pytest.raises(UserError, match="give auto, or a whole number"):
         toytf.run("factual/quick", {**seeds, "stack": 0}, out=tmp_path / "other")
+    with pytest.raises(UserError, match="stack = 4 cannot be compiled"):
+        load_config("factual/quick", {"stack": 4, "train.compile": True})
 
 
 def test_small_steps_are_stacked_and_large_ones_are_not() -> None:

@@ -88,6 +88,8 @@ class TrainExperimentConfig(SeededConfig):
                     probe.check_fits(task)
                 except UserError as error:
                     raise ValueError(f"{where}{error}") from None
+        if self.train.compile and self.stack not in ("auto", 1):
+            raise ValueError(f"stack = {self.stack} cannot be compiled: leave out stack, or train.compile")
         kinds = [probe.kind for probe in self.probes]
         if len(set(kinds)) < len(kinds):
             raise ValueError(f"probes: {max(kinds, key=kinds.count)} is listed twice")
