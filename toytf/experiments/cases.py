@@ -51,18 +51,18 @@ def measure_case(config: Any, case: Any, seeds: Sequence[int]) -> list[FoundAtSt
 
 
 class CaseOrder:
-    """The order in which one job at a time would have written rows and columns, whichever case ended first.
+    """The order in which one job at a time would have written rows and columns, whichever job ended first.
 
     What the file had before stays first.
     """
 
-    def __init__(self, names: Sequence[str], metrics: MetricsFile) -> None:
-        self._place = {name: i for i, name in enumerate(names)}
+    def __init__(self, jobs: Sequence[str], metrics: MetricsFile) -> None:
+        self._place = {name: i for i, name in enumerate(jobs)}
         self._rows, self._columns = [-1] * len(metrics.rows), {-1: [*metrics.columns]}
 
-    def note(self, name: str, found: Sequence[FoundAtStep], metrics: MetricsFile) -> None:
-        """All rows that have come since are of this case."""
-        place = self._place[name]
+    def note(self, job: str, found: Sequence[FoundAtStep], metrics: MetricsFile) -> None:
+        """All rows that have come since are of this job."""
+        place = self._place[job]
         self._rows += [place] * (len(metrics.rows) - len(self._rows))
         self._columns[place] = [one.flat for at_step in found for one in at_step.measured]
 

@@ -20,6 +20,7 @@ import math
 import sys
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
@@ -184,23 +185,26 @@ class Study(Experiment, Generic[C]):
         self, cases: Mapping[str, C], run: Run, metrics: MetricsFile, before: "_Before", line: CaseLine,
         *, options: EngineOptions,
     ) -> None:  # fmt: skip
-        """Measure in workers; a case is written when it has ended, and in the end all are put in order."""
+        """Measure in workers; what a job found is written when it has ended, and in the end all is put in order."""
         run.add_seconds(dict.fromkeys(cases, 0.0))
         left = {name: self._left(case, before) for name, case in cases.items()}
-        order = CaseOrder([*cases], metrics)
+        planned = [job for name, case in cases.items() for job in self._jobs(name, case, left[name])]
+        case_of = {job.name: name for name, job in planned}
+        open_jobs = Counter(case_of.values())
+        order = CaseOrder([*case_of], metrics)
+        for name in (name for name in cases if name not in open_jobs):
+            line.begin(name)
+            line.done()
 
         def begun() -> Iterator[Job]:
-            for name, case in cases.items():
-                if left[name]:
-                    line.begin(name)
-                    yield case_job(name, self.config, case, left[name])
-                else:
-                    line.done()
+            for name, job in planned:
+                line.begin(name)
+                yield job
 
         try:
             with closing(run_jobs(begun(), options)) as jobs:
                 for ended in jobs:
-                    name = ended.job.name
+                    name = case_of[ended.job.name]
                     if isinstance(ended.error, UserError):
                         raise UserError(f"{name}: {ended.error}")
                     if ended.error is not None:
@@ -208,12 +212,22 @@ class Study(Experiment, Generic[C]):
                         raise ended.error
                     for found in ended.result:
                         self._record(found, run, metrics, before)
-                    order.note(name, ended.result, metrics)
+                    order.note(ended.job.name, ended.result, metrics)
                     run.add_seconds({name: ended.seconds})
-                    line.done()
+                    open_jobs[name] -= 1
+                    if not open_jobs[name]:
+                        line.done()
         except Interrupted:
             raise Interrupted(f"stopped before all cases were done; to continue: {run.resume_command}") from None
         order.restore(metrics)
+
+    def _jobs(self, name: str, case: C, seeds: Sequence[int]) -> Iterator[tuple[str, Job]]:
+        """The jobs of a case with its name: one for each seed, unless it can do several at once."""
+        at_once = type(self).seeds is not Study.seeds
+        for some in [seeds] if at_once else [[seed] for seed in seeds]:
+            if some:
+                label = name if at_once or len(self.config.seeds) == 1 else f"{name}, seed {some[0]}"
+                yield name, case_job(label, self.config, case, some)
 
     def _left(self, case: C, before: "_Before") -> list[int]:
         """The seeds in which a case is not done."""
