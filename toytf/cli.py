@@ -126,12 +126,12 @@ def sweep_command(
             "KEY=VALUE changes the config of all runs.",
         ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="Where runs go: process (this machine) or ray (a cluster).")] = "process",
+    engine: Engine = "process",
     jobs: Annotated[int | None, typer.Option(help="Runs at a time [default: the number of cores].")] = None,
     out: Annotated[Path | None, typer.Option(help="Its directory [default: sweeps/<config name>-<hash>].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a sweep that was stopped.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Continue it, and try again what failed.")] = False,
-    address: Annotated[str | None, typer.Option(help="With ray: the cluster [default: one on this machine].")] = None,
+    address: Address = None,
     gpus: Annotated[float, typer.Option(help="With ray: the GPUs of a run, or the fraction of one.")] = 0.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print which runs there would be, and run nothing.")

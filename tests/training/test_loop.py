@@ -18,7 +18,7 @@ from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.runs.checkpoints import CheckpointStore
 from toytf.stopping import check_stop
 from toytf.training.config import CheckpointConfig
-from toytf.training.learner import SeedLearner, build_optimizer
+from toytf.training.learner import Learner, SeedLearner, build_optimizer
 from toytf.training.loop import MetricsFile, Trainee, Trainer, Watch, train
 from toytf.updates import updates
 
@@ -64,6 +64,15 @@ class HostWaits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def waits_of_a_step(learner: Learner) -> list[str]:
+    """What a step would have to wait for; the optimiser makes its state in the one before."""
+    steps = updates(build_optimizer(learner, learner.parameters.values()), learner.backward, 2)
+    next(steps)
+    with HostWaits() as waits:
+        next(steps)
+    return waits.seen
+
+
 def make_learner(overrides: dict[str, Any]) -> tuple[SeedLearner, Any]:
     config: Any = load_config("configs/quickstart.yaml", {**TINY, **overrides})
     task = build_task(config.task, torch.device("cpu"))
@@ -79,11 +88,7 @@ def make_learner(overrides: dict[str, Any]) -> tuple[SeedLearner, Any]:
 def test_no_step_waits_for_another_device(optimizer: str, task: dict[str, Any], elsewhere: Callable[[], None]) -> None:
     learner, _ = make_learner({"train.optimizer": {"kind": optimizer}, **task})
     elsewhere()
-    steps = updates(build_optimizer(learner, learner.parameters.values()), learner.backward, 2)
-    next(steps)  # the optimiser makes its state in the first
-    with HostWaits() as waits:
-        next(steps)
-    assert waits.seen == []
+    assert waits_of_a_step(learner) == []
 
 
 def test_the_counter_of_waits_would_notice_one() -> None:

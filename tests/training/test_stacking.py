@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toytf
-from tests.training.test_loop import HostWaits
+from tests.training.test_loop import waits_of_a_step
 from toytf.build import build_model, build_task
 from toytf.config.plugins import load_config
 from toytf.errors import RunFailed, UserError
@@ -22,10 +22,9 @@ from toytf.randomness import generator
 from toytf.report.page import without_pages
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
-from toytf.training.learner import SeedLearner, StackedLearner, build_optimizer
+from toytf.training.learner import SeedLearner, StackedLearner
 from toytf.training.loop import Trainer
 from toytf.training.stacking import MOST, even_parts
-from toytf.updates import updates
 
 pytestmark = pytest.mark.repeats_runs
 
@@ -128,11 +127,7 @@ def test_no_stacked_step_waits_for_another_device(shape: str, elsewhere: Callabl
     name, overrides = SHAPES[shape]
     learner = StackedLearner(learners(name, overrides, RATES))
     elsewhere()
-    steps = updates(build_optimizer(learner, learner.parameters.values()), learner.backward, 2)
-    next(steps)  # the optimiser makes its state in the first
-    with HostWaits() as waits:
-        next(steps)
-    assert waits.seen == []
+    assert waits_of_a_step(learner) == []
 
 
 # Runs

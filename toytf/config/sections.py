@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     TypeAdapter,
     ValidationError,
@@ -70,6 +71,18 @@ def _without_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 Unique = AfterValidator(_without_repeats)
 """Of a field that is a list: no entry may be there twice. `seeds: Annotated[tuple[int, ...], Unique]`."""
+
+
+def auto_or_up_to(most: int) -> BeforeValidator:
+    """Of a field that is `auto` or a whole number from 1 on: what to say of anything else."""
+
+    def check(value: object) -> object:
+        whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+        if value == "auto" or whole:
+            return value
+        raise ValueError(f"give auto, or a whole number from 1 to {most}")
+
+    return BeforeValidator(check)
 
 
 def _too_large(value: Any, path: str = "") -> tuple[str, float] | None:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from toytf.errors import ToytfError
+from toytf.errors import RunFailed, ToytfError, UserError
 from toytf.report.story import Story, first_row
 from toytf.runs import Run
 
@@ -22,8 +22,18 @@ class Experiment(ABC):
 
     @classmethod
     def run_together(cls, experiments: "Sequence[Experiment]", runs: Sequence[Run]) -> list[ToytfError | None]:
-        """Do the same for several runs whose configs have one `stack_key`; why each failed, if it did."""
-        raise NotImplementedError(f"runs of {cls.__name__} cannot be stacked")
+        """Do the same for several runs whose configs have one `stack_key`; why each failed, if it did.
+
+        By default one after the other.
+        """
+        failures: list[ToytfError | None] = []
+        for experiment, run in zip(experiments, runs, strict=True):
+            try:
+                experiment.run(run)
+                failures.append(None)
+            except (UserError, RunFailed) as error:
+                failures.append(error)
+        return failures
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Names and figures of the page."""

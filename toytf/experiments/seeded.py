@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from toytf.config.plugins import ExperimentConfig
-from toytf.config.sections import Unique
+from toytf.config.sections import Unique, auto_or_up_to
 from toytf.runs.tracking import LoggingConfig
 
 MOST_THREADS = 1024
@@ -18,18 +18,10 @@ class SeededConfig(ExperimentConfig):
     """The experiment runs once with each; the summary has the mean and standard deviation over seeds."""
     device: str = "auto"
     """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
-    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_THREADS)] = "auto"
+    threads: Annotated[Literal["auto"] | int, auto_or_up_to(MOST_THREADS)] = "auto"
     """CPU threads. auto: one, or two for a training with large steps and for `capacity`; only the config decides.
     config.yaml of the run has the number, because the last bits of a sum depend on it."""
     logging: LoggingConfig = LoggingConfig()
-
-    @field_validator("threads", mode="before")
-    @classmethod
-    def _auto_or_a_number(cls, threads: object) -> object:
-        whole = isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= MOST_THREADS
-        if threads == "auto" or whole:
-            return threads
-        raise ValueError(f"give auto, or a whole number from 1 to {MOST_THREADS}")
 
     @property
     def n_threads(self) -> int:

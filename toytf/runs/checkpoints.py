@@ -54,18 +54,13 @@ class CheckpointStore:
 
     def latest(self, last: int | None = None) -> int | None:
         """The last step that training can go on from; a checkpoint beyond the last step of the run is refused."""
-        whole = self.whole(last)
-        return whole[-1] if whole else None
-
-    def whole(self, last: int | None = None) -> list[int]:
-        """The steps that training can go on from; a checkpoint beyond the last step of the run is refused."""
-        whole = sorted(set(self._steps("training")) & set(self.steps()))
+        whole = self._whole()
         if last is not None and whole and whole[-1] > last:
             raise UserError(
                 f"{self._path(whole[-1], 'training')} is after step {last}, the last of this run, and does not belong "
                 f"here: remove {self._path(whole[-1], '*')}"
             )
-        return whole
+        return whole[-1] if whole else None
 
     def drop_later(self, step: int) -> None:
         """Remove later checkpoints, and what is left of those that are not whole: they are written again."""
@@ -159,9 +154,9 @@ class CheckpointStore:
         """What is wrong with a file, and how the run goes on without it."""
         summary = self.directory.parent / "summary.json"
         also = " and summary.json" if summary.exists() else ""
-        earlier = next((other for other in reversed(self.whole()) if other < step and self._can_resume(other)), None)
+        earlier = next((other for other in reversed(self._whole()) if other < step and self._can_resume(other)), None)
         where = "starts over" if earlier is None else f"continues from step {earlier}"
-        between = [other for other in self.whole() if other != step and (earlier is None or other > earlier)]
+        between = [other for other in self._whole() if other != step and (earlier is None or other > earlier)]
         after = f"after step {earlier}" if earlier is not None else "all of them"
         which = f"the checkpoints of seed {self.seed}, {after}" if between else str(self._path(step, "*"))
         return UserError(
@@ -175,6 +170,10 @@ class CheckpointStore:
             return all(self._intact(step, suffix) for suffix in ("safetensors", "training"))
         except ValueError:
             return False
+
+    def _whole(self) -> list[int]:
+        """The steps that have both files."""
+        return sorted(set(self._steps("training")) & set(self.steps()))
 
     def _path(self, step: int, suffix: str) -> Path:
         return self.directory / f"seed{self.seed}-step{step:06d}.{suffix}"

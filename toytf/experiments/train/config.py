@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_
 from toytf.config.compose import overlay
 from toytf.config.footprint import Need
 from toytf.config.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig, default_probes, present_kind
-from toytf.config.sections import TRANSLATE, validate
+from toytf.config.sections import TRANSLATE, auto_or_up_to, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.experiments.seeded import SeededConfig
 from toytf.models.config import ModelConfig
@@ -38,17 +38,9 @@ class TrainExperimentConfig(SeededConfig):
     """Other data to evaluate on, by name: what each changes in the task, such as {clean: {noise: {probability: 0}}}.
     Metric names carry the name after an @: `eval@clean/in_context_accuracy`."""
 
-    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_STACKED)] = "auto"
+    stack: Annotated[Literal["auto"] | int, auto_or_up_to(MOST_STACKED)] = "auto"
     """How many seeds train as one tensor program. auto: as many as pay, which are several if a step is small; only the
     config decides. config.yaml of the run has the number, because the last bits of a sum depend on whether it is 1."""
-
-    @field_validator("stack", mode="before")
-    @classmethod
-    def _stack_is_auto_or_a_number(cls, stack: object) -> object:
-        whole = isinstance(stack, int) and not isinstance(stack, bool) and 1 <= stack <= MOST_STACKED
-        if stack == "auto" or whole:
-            return stack
-        raise ValueError(f"give auto, or a whole number from 1 to {MOST_STACKED}")
 
     @model_validator(mode="before")
     @classmethod

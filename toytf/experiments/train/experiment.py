@@ -14,6 +14,7 @@ from toytf.experiments.experiment import Experiment
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import probe_figures, training_figures
 from toytf.experiments.train.story import lasting_onsets, training_findings
+from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe
 from toytf.process import cpu_threads
 from toytf.report.page import write_report_at_the_end
@@ -79,13 +80,21 @@ class Training(Experiment):
             store, steps = CheckpointStore(run.checkpoints, seed), config.train.steps
             if store.latest(steps) == steps:
                 check_rows(metrics, store, steps, store.rows(steps))
-            found.append(
-                _Seed(self, run, seed, store, metrics, partial(self._learner, task, probes, evaluate_on, seed))
-            )
+            model = first if seed == config.seeds[0] else None
+            learner = partial(self._learner, task, probes, evaluate_on, seed, model)
+            found.append(_Seed(self, run, seed, store, metrics, learner))
         return found
 
-    def _learner(self, task: Task, probes: Sequence[Probe], evaluate_on: Mapping[str, Task], seed: int) -> SeedLearner:
-        model = build_model(self.config.model, task, seed)
+    def _learner(
+        self,
+        task: Task,
+        probes: Sequence[Probe],
+        evaluate_on: Mapping[str, Task],
+        seed: int,
+        model: ToyTransformer | None,
+    ) -> SeedLearner:
+        """What is trained of a seed; model: if it is built already."""
+        model = build_model(self.config.model, task, seed) if model is None else model
         return SeedLearner(model, task, probes, self.config.train, seed, evaluate_on=evaluate_on)
 
     def keep(self, run: Run, evaluation: Evaluation) -> None:
