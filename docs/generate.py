@@ -43,6 +43,9 @@ VERDICTS = ("refuted", "not reached", "confirmed")
 def outcomes(checks: Iterable[Path]) -> list[dict[str, Any]]:
     """docs/claims.json with the verdicts of newer checks: name, verdict and findings of every claim."""
     newest = {outcome["name"]: outcome for path in (CLAIMS, *checks) for outcome in json.loads(path.read_bytes())}
+    hasty = [name for name, outcome in newest.items() if outcome.get("quick")]
+    if hasty:
+        raise UserError(f"{', '.join(hasty)}: a quick check is no result: check without --quick")
     return [
         {part: outcome[part] for part in ("name", "verdict", "findings")}
         for name, outcome in sorted(newest.items())
@@ -167,7 +170,8 @@ def _expected(asked: Expectation, found: Mapping[str, Any]) -> str:
     tolerance = f" {slack} {asked.tolerance:g}" if asked.tolerance else ""
     other = f" (`{asked.value}`)" if isinstance(asked.value, str) and asked.value != asked.metric else ""
     of = f" of `{asked.of}`" if asked.of else ""
-    return f"{sign} {level}{tolerance}{other}{of}" + (", every seed" if asked.over == "every" else "")
+    limit = f" for size → ∞, from {', '.join(map(str, asked.sizes))}" if asked.sizes else ""
+    return f"{sign} {level}{tolerance}{other}{of}{limit}" + (", every seed" if asked.over == "every" else "")
 
 
 def _measured(found: Mapping[str, Any]) -> str:
@@ -273,7 +277,8 @@ def _metrics() -> list[tuple[str, str, tuple[str, ...] | None]]:
             name, *kinds = line.split()
             found.append((experiment, name, tuple(kinds)))
     for claim, configs in map(load_claim, claim_files().values()):
-        found += [(configs[asked.run].experiment, asked.metric, None) for asked in claim.expect]
+        asked = [place for expectation in claim.expect for place in expectation.places().values()]
+        found += [(configs[run].experiment, metric, None) for run, metric in asked]
     return found
 
 

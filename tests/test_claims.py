@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from toytf.claims import Expectation, check_claims, compare, load_claim
+from toytf.claims.verdict import limits
 from toytf.errors import UserError
 
 if TYPE_CHECKING:
@@ -155,6 +156,36 @@ def test_an_unknown_metric_is_answered_with_the_nearest(expected: dict[str, Any]
         compare(expectation, pd.DataFrame({"m": [1.0], "recall/W_OV2": [1.0]}))
 
 
+# --- limits of infinite size
+
+
+def sized(**more: Any) -> Expectation:
+    fields = {"run": "r", "metric": "m_d{size}", "comparison": "==", "value": 2, "sizes": [16, 32, 64], **more}
+    return Expectation(**fields)
+
+
+def test_a_limit_is_where_a_line_in_one_over_size_ends_in_every_seed() -> None:
+    """2 + 8/d in one seed and 2.2 + 4/d in the other: 2 and 2.2 at d = ∞, whatever the slopes."""
+    seeds = pd.DataFrame({f"m_d{d}": [2 + 8 / d, 2.2 + 4 / d] for d in (16, 32, 64)}, index=[0, 1])
+    found = limits(sized(), {"r": seeds})
+    assert found is not None
+    assert found["m_d{size}"].tolist() == pytest.approx([2.0, 2.2])
+    finding = compare(sized(tolerance=0.11), found)
+    assert (finding.verdict, finding.measured) == ("confirmed", pytest.approx(2.1))
+    assert finding.expected == "== 2.0 for size → ∞, from 16, 32, 64"
+    assert compare(sized(value=2.5), found).verdict == "refuted"
+
+
+def test_a_limit_may_be_taken_over_runs_and_needs_all_of_them() -> None:
+    runs = {f"d{d}": pd.DataFrame({"m": [1 - 1 / d]}) for d in (16, 32, 64)}
+    expectation = sized(run="d{size}", metric="m")
+    found = limits(expectation, runs)
+    assert found is not None
+    assert found["m"].tolist() == pytest.approx([1.0])
+    del runs["d32"]
+    assert limits(expectation, runs) is None
+
+
 # --- a claim, end to end
 
 
@@ -216,6 +247,28 @@ def test_a_claim_gives_its_verdict_in_the_terminal_in_a_file_and_by_its_exit_cod
     assert verdicts == {"positive": "confirmed", "negative": "refuted", "unreached": "not reached"}
     assert [path.parent.name for path in (out / "runs").glob("*/metrics.jsonl")] == [metrics.parent.name]
     assert metrics.stat().st_mtime_ns == before  # three claims about one config share its run, and it is kept
+
+
+def test_a_quick_check_has_fewer_seeds_and_the_runs_that_are_left(
+    claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = claim("smaller", [POSITIVE | {"seeds": 2}, POSITIVE | {"run": "long"}], tiny={"seeds": [4, 7]}, long={})
+    content = yaml.safe_load(path.read_text())
+    content["quick"] = {"skip": ["long"], "change": {"tiny": {"train": {"steps": 1}}}}
+    path.write_text(yaml.safe_dump(content))
+    (whole, configs), (small, fewer) = (load_claim(path, quick=quick) for quick in (False, True))
+    assert (len(whole.expect), whole.expect[0].seeds, configs["tiny"].seeds) == (2, 2, (4, 7))
+    assert (len(small.expect), small.expect[0].seeds, [*fewer]) == (1, 1, ["tiny"])
+    assert (fewer["tiny"].seeds, fewer["tiny"].train.steps) == ((4,), 1)
+
+    monkeypatch.chdir(tmp_path)
+    ended = invoke("claims", path, "--quick")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1] == "runs/claims-quick/claims.json"
+    assert "A quick check has fewer seeds" in ended.out
+    assert "A quick check has fewer seeds" in Path("runs/claims-quick/claims.html").read_text()
+    (told,) = json.loads(Path("runs/claims-quick/claims.json").read_text())
+    assert (told["quick"], told["verdict"], len(told["findings"])) == (True, "confirmed", 1)
 
 
 def test_a_claim_of_a_run_that_diverges_is_not_reached(claim: Callable[..., Path], tmp_path: Path) -> None:
@@ -289,6 +342,12 @@ def test_a_metric_that_no_run_has_ends_with_2_and_one_line(
         ({"expect": [POSITIVE | {"tolerence": 1}]}, 'did you mean "tolerance"?'),
         ({"expect": [POSITIVE | {"of": "tinny"}]}, 'no run of this claim is called "tinny": did you mean "tiny"?'),
         ({"expect": [POSITIVE | {"of": "tiny"}]}, '"of: tiny" needs a metric as value'),
+        ({"expect": [POSITIVE | {"sizes": [1, 2, 3]}]}, "sizes need {size} in run or metric, got tiny: eval/all_loss"),
+        ({"expect": [POSITIVE | {"metric": "m{size}", "sizes": [1, 2]}]}, "a limit needs at least 3 different sizes"),
+        ({"expect": [POSITIVE | {"metric": "m{size}", "sizes": [1, 2, 3], "value": "m"}]}, "sizes need a number as"),
+        ({"quick": {"skip": ["tinny"]}}, 'no run of this claim is called "tinny": did you mean "tiny"?'),
+        ({"quick": {"change": {"tinny": {}}}}, 'no run of this claim is called "tinny": did you mean "tiny"?'),
+        ({"quick": {"skip": ["tiny"]}}, "quick.skip leaves nothing to be checked"),
         ({"expect": []}, "expect"),
         ({"runs": {}}, "runs"),
         ({"runs": {"tiny": {"experiment": "train", "task": "bigran"}}}, "runs.tiny: "),

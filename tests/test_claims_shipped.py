@@ -71,14 +71,22 @@ def _with_sizes(run: Run, given: dict[str, dict[Any, Any]]) -> set[str]:
 def test_a_shipped_claim_asks_for_what_its_runs_measure(name: str, measured: Callable[[str, str], set[str]]) -> None:
     claim, configs = load_claim(claim_files()[name])
     for expectation in claim.expect:
-        asked = [(expectation.run, expectation.metric)]
+        asked = [*expectation.places().values()]
         if isinstance(expectation.value, str):
             asked.append((expectation.of or expectation.run, expectation.value))
         for run, metric in asked:
             assert metric.removeprefix("onset/").removeprefix("halfway/") in measured(name, run)
-        assert len(configs[expectation.run].seeds) >= expectation.seeds
-    used = {run for expectation in claim.expect for run in (expectation.run, expectation.of) if run is not None}
+        assert all(len(configs[run].seeds) >= expectation.seeds for run in expectation.runs())
+    used = {run for expectation in claim.expect for run in expectation.runs()}
     assert used == set(configs)  # no run for nothing
+
+
+@pytest.mark.parametrize("name", claim_files())
+def test_every_shipped_claim_has_a_smaller_version_for_a_quick_check(name: str) -> None:
+    (whole, configs), (small, fewer) = (load_claim(claim_files()[name], quick=quick) for quick in (False, True))
+    assert {run: len(config.seeds) for run, config in fewer.items()} == dict.fromkeys(fewer, whole.quick.seeds)
+    assert set(fewer) <= set(configs)
+    assert 0 < len(small.expect) <= len(whole.expect)
 
 
 def test_the_areas_of_claims_are_folders_of_unlike_names() -> None:

@@ -160,7 +160,13 @@ def claims_command(
     names: Annotated[
         list[str] | None, typer.Argument(help="Claims (bigram/ideal), areas (bigram) or files [default: all].")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to put their runs and claims.json.")] = Path("runs/claims"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller version of each claim: fewer seeds, fewer and shorter runs.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to put their runs and claims.json [default: runs/claims, or runs/claims-quick]."),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     engine: Engine = "process",
     address: Address = None,
@@ -169,7 +175,8 @@ def claims_command(
     from toytf.claims import check_claims
     from toytf.report.verdicts import print_verdicts
 
-    outcomes = check_claims(names or [], out, _engine(engine, jobs, address))
+    out = out or Path("runs/claims-quick" if quick else "runs/claims")
+    outcomes = check_claims(names or [], out, _engine(engine, jobs, address), quick=quick)
     print_verdicts(outcomes)
     typer.echo(out / "claims.json")
     if any(outcome.verdict != "confirmed" for outcome in outcomes):

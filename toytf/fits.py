@@ -1,4 +1,4 @@
-"""Fits over points: power laws with their errors."""
+"""Fits over points: power laws with their errors, and limits of infinite size."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -36,6 +36,12 @@ def log_slope(x: Sequence[float], y: Sequence[float]) -> Slope | None:
     if len(X) < 3:
         return Slope(slope, None)
     return Slope(slope, math.sqrt(float(((Y - slope * X) ** 2).sum()) / (len(X) - 2) / squares))
+
+
+def at_infinity(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The value at infinite size by least squares: a in values ≈ a + b / size."""
+    x = 1 / np.asarray(sizes, dtype=float)
+    return float(np.polynomial.polynomial.polyfit(x, np.asarray(values, dtype=float), 1)[0])
 
 
 def power_law(

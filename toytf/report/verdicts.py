@@ -14,6 +14,8 @@ from toytf.report.terminal import wide_console
 if TYPE_CHECKING:
     from toytf.claims import Outcome
 
+QUICK = "A quick check has fewer seeds, and fewer and shorter runs, than the claim itself: take a verdict as a hint."
+
 
 def print_verdicts(outcomes: list["Outcome"]) -> None:
     """Claim, source, predicted, measured ± spread, verdict; one line per expectation."""
@@ -31,6 +33,8 @@ def print_verdicts(outcomes: list["Outcome"]) -> None:
                 *(escape(one_line(text)) for text in (*names, expected)), number(finding.measured) + spread, verdict
             )
     wide_console().print(table)
+    if any(outcome.quick for outcome in outcomes):
+        wide_console().print(QUICK)
 
 
 def verdict_page(outcomes: list["Outcome"], folder: Path) -> str:
@@ -41,4 +45,5 @@ def verdict_page(outcomes: list["Outcome"], folder: Path) -> str:
         {run: os.path.relpath(Path(directory) / "report.html", folder) for run, directory in outcome.runs.items()}
         for outcome in outcomes
     ]
-    return template("claims.html.j2").render(claims=list(zip(outcomes, links, strict=True)), number=number)
+    hint = QUICK if any(outcome.quick for outcome in outcomes) else ""
+    return template("claims.html.j2").render(claims=list(zip(outcomes, links, strict=True)), number=number, hint=hint)

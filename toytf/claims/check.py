@@ -1,0 +1,191 @@
+"""Checking claims: their runs, one by one or several at a time, and a file and a page of verdicts that grow."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toytf.claims.claim import Claim, load_claim
+from toytf.claims.runs import ClaimRun, finish_runs
+from toytf.claims.verdict import Outcome, outcome_of
+from toytf.config.plugins import ExperimentConfig
+from toytf.config.sections import digest
+from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_shipped
+from toytf.engines import EngineOptions
+from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason, shortened
+from toytf.files import write_atomic
+from toytf.runs import Run
+from toytf.runs.lock import locked
+from toytf.runs.provenance import Origin
+from toytf.words import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ONE_BY_ONE = EngineOptions()
+
+
+def check_claims(
+    names: Iterable[str], out: Path, options: EngineOptions = ONE_BY_ONE, *, quick: bool = False
+) -> list[Outcome]:
+    """Run the named claims or areas (default: all); claims.json and claims.html grow with every verdict.
+
+    Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again. options:
+    how many runs go on at a time, and where. quick: the smaller version of each claim.
+    """
+    files = choose(names)
+    chosen = [
+        _Chosen(name, *load_claim(path, quick=quick), out, _origin(name, path, out, quick=quick), quick)
+        for name, path in files.items()
+    ]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {reason(error)}") from None
+    outcomes: dict[str, Outcome] = {}
+    with locked(out):
+        for outcome in _one_by_one(chosen) if options.in_this_process else _at_once(chosen, options):
+            outcomes[outcome.name] = outcome
+            _write([outcomes[name] for name in files if name in outcomes], out)
+    return [outcomes[name] for name in files]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A claim that is to be checked, and where its runs go."""
+
+    name: str
+    claim: Claim
+    configs: dict[str, ExperimentConfig]
+    out: Path
+    origin: Origin
+    quick: bool
+
+    @property
+    def directories(self) -> dict[str, Path]:
+        """Of its runs, by their names in the claim."""
+        return {run: self.out / "runs" / digest(config) for run, config in self.configs.items()}
+
+
+def _one_by_one(chosen: Iterable[_Chosen]) -> Iterator[Outcome]:
+    for one in chosen:
+        long = "" if one.quick else f" (about {one.claim.minutes:g} minutes)"
+        sys.stderr.write(f"{one.name}{long}\n")
+        try:
+            yield _checked(one)
+        except Interrupted:
+            raise Interrupted(f"stopped during {one.name}; to continue, run the same command again") from None
+
+
+def _at_once(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Outcome]:
+    """A verdict as soon as all runs of a claim have ended, whatever the order."""
+    waiting = {one.name: {path for path in one.directories.values() if not Run(path).finished} for one in chosen}
+    failures: dict[Path, RunFailed] = {}
+    undecided = [*chosen]
+
+    def decided() -> Iterator[Outcome]:
+        for one in [one for one in undecided if not waiting[one.name]]:
+            undecided.remove(one)
+            failed = {run: failures[path] for run, path in one.directories.items() if path in failures}
+            seeds = {run: Run.open(path).seeds for run, path in one.directories.items() if run not in failed}
+            outcome = _outcome(one, seeds, failed)
+            sys.stderr.write(f"{one.name}: {outcome.verdict}; {counted(len(undecided), 'claim')} left\n")
+            yield outcome
+
+    yield from decided()
+    try:
+        with closing(finish_runs(_runs(chosen), options)) as ending:
+            for run, failure in ending:
+                if failure is not None:
+                    failures[run.directory] = failure
+                for of_claim in waiting.values():
+                    of_claim.discard(run.directory)
+                yield from decided()
+    except Interrupted:
+        done = f"{len(chosen) - len(undecided)} of {counted(len(chosen), 'claim')} checked"
+        raise Interrupted(f"stopped with {done}; to continue, run the same command again") from None
+
+
+def _runs(chosen: Iterable[_Chosen]) -> list[ClaimRun]:
+    """What is left to run, each config once; the runs of a claim are taken to be equally long."""
+    runs: dict[Path, ClaimRun] = {}
+    for one in chosen:
+        for run, path in one.directories.items():
+            if path not in runs and not Run(path).finished:
+                minutes = one.claim.minutes / len(one.configs)
+                runs[path] = ClaimRun(f"{one.name}: {run}", one.configs[run], path, one.origin, minutes)
+    return [*runs.values()]
+
+
+def _origin(name: str, path: Path, out: Path, *, quick: bool) -> Origin:
+    """What to type to check this claim alone: a claim that ships goes by its name, one's own by its file."""
+    asked = name if path in claim_files().values() else str(path)
+    return Origin(command=shlex.join(["toytf", "claims", asked, *(["--quick"] if quick else []), "--out", str(out)]))
+
+
+def _checked(one: _Chosen) -> Outcome:
+    """Run one claim and compare."""
+    from toytf.experiments.launch import run_config
+
+    seeds: dict[str, pd.DataFrame] = {}
+    failed: dict[str, RunFailed] = {}
+    for run, config in one.configs.items():
+        try:
+            seeds[run] = run_config(config, one.directories[run], resume=True, origin=one.origin).seeds
+        except SystemRefused:
+            raise  # which says nothing about the claim
+        except RunFailed as failure:
+            failed[run] = failure
+    return _outcome(one, seeds, failed)
+
+
+def _outcome(one: _Chosen, seeds: "Mapping[str, pd.DataFrame]", failed: Mapping[str, RunFailed]) -> Outcome:
+    """The verdict on a claim from the seeds of its runs, and why there are none of some."""
+    note = " ".join(filter(None, (one.claim.note, *(f"{run}: {failed[run]}." for run in one.configs if run in failed))))
+    runs = {run: str(directory) for run, directory in one.directories.items()}
+    return outcome_of(one.name, one.claim, seeds, runs, note.strip(), quick=one.quick)
+
+
+def choose(names: Iterable[str]) -> dict[str, Path]:
+    """The claims that names, areas and paths of files mean, by name."""
+    files = claim_files()
+    chosen: dict[str, Path] = {}
+    for name in list(names) or files:
+        for claim, path in _meant(name, files).items():
+            if chosen.setdefault(claim, path) != path:
+                raise UserError(f'two claims are called "{claim}": {chosen[claim]} and {path}')
+    return chosen
+
+
+def _meant(name: str, files: dict[str, Path]) -> dict[str, Path]:
+    """The claims that one word means: an area, area/name, a name that one area has, or the path of a file."""
+    areas = {claim.partition("/")[0] for claim in files}
+    if name in areas:
+        return {claim: path for claim, path in files.items() if claim.startswith(f"{name}/")}
+    path = Path(name)
+    if not is_file(path):
+        bare = path.as_posix().removeprefix("configs/").removeprefix("claims/").removesuffix(".yaml")
+        known = {claim: file for claim, file in files.items() if bare in (claim, claim.partition("/")[2])}
+        if len(known) > 1:
+            raise UserError(f'several claims are called "{bare}": choose {" or ".join(known)}')
+        if known:
+            return known
+    else:
+        shipped = {claim: file for claim, file in files.items() if file.samefile(path)}
+        return shipped or {path.stem: path}
+    former = path.name.removesuffix(".yaml")
+    if former in RENAMED_CLAIMS:
+        raise UserError(f'claim "{former}" is now called {RENAMED_CLAIMS[former]}')
+    hint = nearest_shipped(name, [*files, *areas])
+    raise UserError(f"{shortened(name)}: no such claim{hint} (`toytf list claims` shows all that ship with toytf)")
+
+
+def _write(outcomes: list[Outcome], out: Path) -> None:
+    from toytf.report.verdicts import verdict_page
+
+    write_atomic(out / "claims.json", (json.dumps([asdict(o) for o in outcomes], indent=2) + "\n").encode())
+    write_atomic(out / "claims.html", verdict_page(outcomes, out).encode())
