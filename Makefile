@@ -15,7 +15,7 @@ test: $(READY)  ## the tests, on two cores
 fuzz: $(READY)  ## 20,000 hostile configs, overrides, tables and run directories, on two cores
 	$(BIN)/python -m tests.hostile
 
-slow: $(READY)  ## the long reproductions
+slow: $(READY)  ## the long reproductions, and a quick check of every claim
 	$(BIN)/pytest -m slow
 
 lint: $(READY)  ## format, style, types, and the direction of dependencies

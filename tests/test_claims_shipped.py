@@ -1,5 +1,6 @@
 """The claims that ship ask for what their runs measure: a misspelt metric should not be found only after minutes."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.tiny import small_sizes, tiny
-from toytf.claims import load_claim
+from toytf.claims import check_claims, load_claim
 from toytf.config.plugins import plugins
 from toytf.config.sections import digest
 from toytf.config.shipped import claim_files
+from toytf.engines import EngineOptions
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.filling.curves import ACCURACY, LEARNED, RULES
@@ -87,6 +89,15 @@ def test_every_shipped_claim_has_a_smaller_version_for_a_quick_check(name: str) 
     assert {run: len(config.seeds) for run, config in fewer.items()} == dict.fromkeys(fewer, whole.quick.seeds)
     assert set(fewer) <= set(configs)
     assert 0 < len(small.expect) <= len(whole.expect)
+
+
+@pytest.mark.slow
+def test_no_confirmed_claim_is_refuted_by_its_quick_check(tmp_path: Path) -> None:
+    """All claims that ship, in about ten minutes on two cores; docs/claims.json has the verdicts of the whole checks."""
+    recorded = json.loads((Path(__file__).parent.parent / "docs" / "claims.json").read_text())
+    confirmed = {told["name"] for told in recorded if told["verdict"] == "confirmed"}
+    outcomes = check_claims([], tmp_path, EngineOptions("process", 2), quick=True)
+    assert [outcome.name for outcome in outcomes if outcome.name in confirmed and outcome.verdict == "refuted"] == []
 
 
 def test_the_areas_of_claims_are_folders_of_unlike_names() -> None:
