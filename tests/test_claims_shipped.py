@@ -93,7 +93,7 @@ def test_every_shipped_claim_has_a_smaller_version_for_a_quick_check(name: str) 
 
 @pytest.mark.slow
 def test_no_confirmed_claim_is_refuted_by_its_quick_check(tmp_path: Path) -> None:
-    """All claims that ship, in about ten minutes on two cores; docs/claims.json has the verdicts of the whole checks."""
+    """All claims that ship, in some ten minutes on two cores; docs/claims.json has the verdicts of whole checks."""
     recorded = json.loads((Path(__file__).parent.parent / "docs" / "claims.json").read_text())
     confirmed = {told["name"] for told in recorded if told["verdict"] == "confirmed"}
     outcomes = check_claims([], tmp_path, EngineOptions("process", 2), quick=True)
