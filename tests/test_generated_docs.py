@@ -9,6 +9,7 @@ import pytest
 from docs import generate
 from toytf.claims import load_claim
 from toytf.config.shipped import claim_files
+from toytf.errors import UserError
 
 OUTCOMES = {outcome["name"]: outcome for outcome in json.loads(generate.CLAIMS.read_bytes())}
 
@@ -52,6 +53,13 @@ def test_a_new_check_replaces_results_and_leaves_out_what_belongs_to_its_machine
     (tmp_path / "claims.json").write_text(json.dumps([fresh]), encoding="utf-8")
     merged = {outcome["name"]: outcome for outcome in generate.outcomes([tmp_path / "claims.json"])}
     assert merged == {**OUTCOMES, name: {**OUTCOMES[name], "verdict": "refuted"}}
+
+
+def test_a_quick_check_never_becomes_a_result(tmp_path: Path) -> None:
+    hasty = {**OUTCOMES["bigram/ideal"], "quick": True}
+    (tmp_path / "claims.json").write_text(json.dumps([hasty]), encoding="utf-8")
+    with pytest.raises(UserError, match="bigram/ideal: a quick check is no result"):
+        generate.outcomes([tmp_path / "claims.json"])
 
 
 def test_every_metric_that_small_runs_have_is_in_a_group_that_is_listed() -> None:
