@@ -137,7 +137,7 @@ def _largest_margin(association: Association, iterations: int, *, quick: bool) -
     problem = StorageProblem.of(association)
     if quick:
         return decide(problem, iterations=min(iterations, FEW))[0].W
-    best = maximise_margin(problem, iterations=iterations, insist=False)[0]
+    best = maximise_margin(problem, iterations=iterations, polished=False)[0]
     if best.margin_lower > 0 or iterations < ITERATIONS:
         return best.W
     first = decide(problem, iterations=FEW)[0]

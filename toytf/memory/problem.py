@@ -104,6 +104,17 @@ class StorageProblem:
         rivals = None if self.rivals is None else self.rivals[index]
         return StorageProblem(self.keys[index], self.values[index], self.targets[index], self.n[index], rivals)
 
+    def alone(self, b: int) -> "StorageProblem":
+        """One of the instances, without keys that are padding."""
+        n, own, rivals = int(self.n[b]), self.own_values, self.rivals
+        return StorageProblem(
+            self.keys[b : b + 1, :n],
+            self.values[b : b + 1, :n] if own else self.values[b : b + 1],
+            self.targets[b : b + 1, :n],
+            self.n[b : b + 1],
+            None if rivals is None else rivals[b : b + 1, :n],
+        )
+
     def padded(self, multiple: int) -> "StorageProblem":
         """The same with keys and shared values padded to a multiple of a number."""
         n, m = (-(-size // multiple) * multiple for size in self.shape)

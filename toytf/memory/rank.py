@@ -14,8 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toytf.memory.association import Association
+from toytf.memory.certificates import lower_bound
 from toytf.memory.problem import StorageProblem
-from toytf.memory.solver import Decision, Status, certificates, decide
+from toytf.memory.solver import Decision, Status, decide
 from toytf.randomness import generator
 from toytf.stopping import check_stop
 from toytf.theory import maximal_margin, rank_fits
@@ -46,7 +47,7 @@ def decide_rank(association: Association, rank: int, *, iterations: int = 600) -
         shake = torch.randn(start.shape, generator=generator(rank, "rank start"), dtype=start.dtype)
         factors, taken = _minimise(exact, start + noise * start.std() * shake.to(start.device), d_out, iterations)
         W, steps = factors[:d_out] @ factors[d_out:].T, steps + taken
-        lower = float(certificates(exact, W[None], W[None])[0])
+        lower = float(lower_bound(exact, W[None]))
         status = Status.FEASIBLE if lower > 0 else Status.UNKNOWN
         if lower > best.margin_lower:
             best = Decision(status, W.to(association.keys), lower, full.margin_upper, steps)
@@ -77,7 +78,7 @@ def maximise_margin_rank(association: Association, rank: int, *, iterations: int
         decay = multiple * kappa**2 * d_in * d_out / 300 * scale
         factors, taken = _minimise(exact, factors, d_out, iterations // 2, decay)
         W, steps = factors[:d_out] @ factors[d_out:].T, steps + taken
-        lower = float(certificates(exact, W[None], W[None])[0])
+        lower = float(lower_bound(exact, W[None]))
         if lower > best.margin_lower:
             best = Decision(Status.FEASIBLE, W.to(association.keys), lower, best.margin_upper, steps)
     return replace(best, iterations=steps)

@@ -13,7 +13,6 @@ W stores an association with margin 1 iff f(W) = ½ Σ_{z, y ≠ f(z)} r_zy² re
 Margins are in units of the score's standard deviation: |W|_F = 1, keys and values of mean square 1 per coordinate.
 """
 
-import itertools
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -23,17 +22,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from toytf.memory.association import Association
+from toytf.memory.certificates import certificates, contradiction, lower_bound, scales, upper_bound, violations
 from toytf.memory.descent import DescentResult, descend
+from toytf.memory.polish import FAINT, can_polish, polish
 from toytf.memory.problem import StorageProblem
 from toytf.theory import maximal_margin
 
 Real = int | float
 
-FAINT = 1e-4
-"""A margin that `maximise_margin` does not look for any more (whitened coordinates)."""
-
-PATIENCE = 10
-"""How many times its steps `maximise_margin` looks for a W that stores, if it met none."""
+BEFORE_POLISH = 200
+"""Steps after which `maximise_margin` leaves the descent, if it can polish what was found."""
 
 
 class Status(StrEnum):
@@ -92,13 +90,12 @@ def decide(
 
 
 def maximise_margin(
-    problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500, insist: bool = True
+    problem: StorageProblem, *, gap: Real = 0.02, iterations: int = 1500, polished: bool = True
 ) -> list[Decision]:
     """The matrix of largest margin κ* = max_W min gap / |W|, bracketed from both sides until they are within `gap`.
 
-    Minimises ½|W|² + C f(W) with C = 300 / (κ² d_in d_out), κ the margin that the theory expects. Where κ* is far below
-    that, the minimiser gives some pairs up; there the descent of `decide` looks for a W that stores them all, unless
-    not to `insist` on that.
+    Minimises ½|W|² + C f(W) with C = 300 / (κ² d_in d_out), κ the margin that the theory expects. Near capacity κ* is
+    another, and the bracket stays open. What 200 steps leave open is closed by `polish`, if not too large for it.
     """
     _refuse_nan(problem)
     d_in, d_out = problem.keys.shape[2], problem.values.shape[-1]
@@ -108,33 +105,43 @@ def maximise_margin(
     ]
     decay = problem.keys.new_tensor([max(kappa, 0.1) ** 2 * d_in * d_out / 300 for kappa in expected])
     frame = _Frame.scaling(problem.double())
-    found = descend(frame.enter(problem), iterations=iterations, decay=decay, gap=float(gap))
+    polished = polished and can_polish(problem)
+    steps = min(iterations, BEFORE_POLISH) if polished else iterations
+    found = descend(frame.enter(problem), iterations=steps, decay=decay, gap=float(gap))
     decisions = _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
-    return _stored_if_any(problem, decisions, iterations) if insist else decisions
+    return _closed(problem, found, decisions, float(gap)) if polished else decisions
 
 
-def _stored_if_any(problem: StorageProblem, decisions: list[Decision], iterations: int) -> list[Decision]:
-    """The same, with a W that stores every pair in place of one that does not, where such a W is found.
+def _closed(problem: StorageProblem, found: DescentResult, decisions: list[Decision], gap: float) -> list[Decision]:
+    """The same, with polished matrices in place of those whose bracket is open; a contradiction cannot be closed."""
+    exact = problem.double()
+    return [
+        known
+        if known.reason or known.margin_lower >= (1 - gap) * known.margin_upper
+        else _polished(exact.alone(b), found.W[b], found.W_dual[b], known, gap)
+        for b, known in enumerate(decisions)
+    ]
 
-    As `decide` does it, on f alone and whitened, but in float64, for many more steps, and on from the first W that
-    stores to one of half the margin that may be possible: what was missed is small, and the first W hardly stores.
-    """
-    missed = [b for b, decision in enumerate(decisions) if decision.margin_lower <= 0 and not decision.reason]
-    if not missed:
-        return decisions
-    exact = problem.select(torch.tensor(missed, device=problem.keys.device)).double()
-    frame, none = _Frame.whitening(exact), exact.keys.new_zeros(len(missed))
-    found = descend(frame.enter(exact), iterations=PATIENCE * iterations, tolerance=FAINT, decay=none, gap=0.5)
-    best = dict(enumerate(decisions))
-    for b, stored in zip(missed, _decisions(exact, frame, found, none > 0), strict=True):
-        if stored.status is Status.FEASIBLE:
-            best[b] = replace(
-                stored,
-                W=stored.W.to(problem.keys),
-                margin_upper=min(stored.margin_upper, best[b].margin_upper),
-                iterations=best[b].iterations + stored.iterations,
-            )
-    return list(best.values())
+
+def _polished(
+    problem: StorageProblem,
+    W: Float[Tensor, "d_out d_in"],
+    W_dual: Float[Tensor, "d_out d_in"],
+    known: Decision,
+    gap: float,
+) -> Decision:
+    """What is known of one instance after a polish that starts from the W found, and from the r of W_dual."""
+    frame = _Frame.scaling(problem)
+    entered = frame.enter(problem)
+    best = polish(entered, W.to(frame.M_in), violations(entered, W_dual[None].to(frame.M_in))[0], gap=gap)
+    found = frame.leave(best.W[None])
+    lower, upper = float(lower_bound(problem, found)), float(upper_bound(problem, best.weights[None]))
+    decision = replace(known, margin_upper=min(upper, known.margin_upper), iterations=known.iterations + best.steps)
+    if lower > known.margin_lower:
+        decision = replace(decision, W=found[0].to(known.W), margin_lower=lower)
+    if decision.margin_lower > 0:
+        return replace(decision, status=Status.FEASIBLE)
+    return replace(decision, status=Status.INFEASIBLE) if decision.margin_upper < FAINT else decision
 
 
 def _decisions(
@@ -162,65 +169,6 @@ def max_margin(association: Association, *, iterations: int = 1500) -> Float[Ten
     return torch.nn.functional.normalize(W.flatten(), dim=0).reshape(W.shape)
 
 
-def certificates(
-    problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], W_dual: Float[Tensor, "b d_out d_in"]
-) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
-    """κ_lb = min gap / |W| of one matrix, and κ_ub = |Σ r (u_f − u) eᵀ| / Σ r with the r of another; ∞ without rivals.
-
-    Both hold whatever the matrices are.
-    """
-    alone = ~problem.has_rivals
-    if bool(alone.all()):
-        return W.new_full((len(W),), torch.inf), W.new_full((len(W),), torch.inf)
-    tiny = torch.finfo(W.dtype).tiny
-    key_scale, value_scale = _scales(problem)
-    unit = (key_scale * value_scale).to(W.dtype)
-    lower = problem.margins(problem.outputs(W)).amin(1) / W.norm(dim=(1, 2)).clamp_min(tiny)
-    r = (1 - problem.gaps(problem.outputs(W_dual))).clamp_min(0)
-    per_key = r.sum(2)
-    pulled = problem.weigh(r) - per_key[:, :, None] * problem.right
-    total = per_key.sum(1)
-    upper = (pulled.mT @ problem.keys).norm(dim=(1, 2)) / total.clamp_min(tiny)
-    upper = upper.masked_fill(total == 0, torch.inf)  # no rival is near: its r say nothing
-    return (lower / unit).masked_fill(alone, torch.inf), (upper / unit).masked_fill(alone, torch.inf)
-
-
-def contradiction(problem: StorageProblem, b: int) -> str:
-    """Name two pairs that no matrix can store together: equal keys with rival answers, or equal values that compete."""
-    if problem.own_values:
-        return ""
-    n = int(problem.n[b])
-    targets = problem.targets[b, :n].tolist()
-    rivals = problem.all_rivals[b, :n].cpu()
-    keys = problem.keys[b, :n].detach().cpu().double()
-    for z in (keys == 0).all(1).nonzero()[:, 0].tolist():
-        if rivals[z].scatter(0, torch.tensor(targets[z]), False).any():
-            return f"key {z} is zero, so that all its scores are"
-    for twins in _equal_rows(torch.nn.functional.normalize(keys, dim=1)):
-        answers = torch.tensor([targets[z] for z in twins])
-        beats = rivals[twins][:, answers] & (answers[:, None] != answers)
-        for i, j in (beats & beats.T).triu(1).nonzero()[:1].tolist():
-            z, other = twins[i], twins[j]
-            how = "equal" if bool((keys[z] == keys[other]).all()) else "parallel"
-            return f"keys {z} and {other} are {how}, but should recall the values {targets[z]} and {targets[other]}"
-    owners: dict[int, list[int]] = {}
-    for z, y in enumerate(targets):
-        owners.setdefault(y, []).append(z)
-    for twins in _equal_rows(problem.values[b].detach().cpu().double()):
-        for y, another in itertools.permutations(twins, 2):
-            if any(rivals[z, another] for z in owners.get(y, ())):
-                return f"values {min(y, another)} and {max(y, another)} are equal, so that no key can tell them apart"
-    return ""
-
-
-def _equal_rows(rows: Float[Tensor, "n d"]) -> list[list[int]]:
-    """The indices of rows that are the same to the last bit, group by group: what is only near proves nothing."""
-    groups: dict[bytes, list[int]] = {}
-    for i, row in enumerate(rows.numpy() + 0.0):  # + 0.0: a −0 is a 0
-        groups.setdefault(row.tobytes(), []).append(i)
-    return [group for group in groups.values() if len(group) > 1]
-
-
 def _together(problem: StorageProblem) -> int:
     """How many instances to work on at once: on a CPU as many as fit its cache, beyond which one by one is faster."""
     n, m = problem.shape
@@ -233,17 +181,6 @@ def _refuse_nan(problem: StorageProblem) -> None:
         bad = ~rows.isfinite().all(-1)
         if bad.any():
             raise ValueError(f"{name} of an association must be finite, but row {int(bad.nonzero()[0, -1])} is not")
-
-
-def _scales(problem: StorageProblem) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
-    """Root mean square of a coordinate of the keys, and of the values, of every instance; 1 if there are none."""
-
-    def scale(rows: Tensor) -> Tensor:
-        used = (rows != 0).any(-1).sum(1).clamp_min(1)
-        root: Tensor = (rows.square().sum((1, 2)) / used / rows.shape[2]).sqrt()
-        return torch.where(root > 0, root, 1.0)
-
-    return scale(problem.keys), scale(problem.values.flatten(1, -2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +197,7 @@ class _Frame:
     @staticmethod
     def scaling(problem: StorageProblem) -> "_Frame":
         """Coordinates of mean square 1."""
-        (keys, values), eye = _scales(problem), partial(torch.eye, dtype=torch.float64, device=problem.keys.device)
+        (keys, values), eye = scales(problem), partial(torch.eye, dtype=torch.float64, device=problem.keys.device)
         d_in, d_out = problem.keys.shape[2], problem.values.shape[-1]
         return _Frame(eye(d_in) / keys[:, None, None], eye(d_out) / values[:, None, None])
 
