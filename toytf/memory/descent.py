@@ -22,11 +22,17 @@ HUGE = 1e30
 RESCORE_EVERY = 50
 """Iterations after which scores are computed anew, against drift, and finished instances are dropped."""
 
+RESCORE_MARGINS_EVERY = 10
+"""The same with decay: there r is small, and a drift that changes no status opens the bracket by several per cent."""
+
 ASK_EVERY = 10
 """Iterations after which a device other than the CPU is asked whether all is decided: each time is a wait."""
 
 MIN_MARGIN = 1e-6
 """From this margin on a pair is stored: it is more than a rounding error of float32."""
+
+SETTLED = 0.1
+"""A descent with decay λ has reached its minimum if the gradient is below this times λ |W|."""
 
 ALIGN = 16
 """Score matrices are padded to a multiple of this: products of matrices run up to half as long otherwise."""
@@ -81,8 +87,8 @@ def descend(
 ) -> DescentResult:
     """Descend until each instance is decided; margins are those of the problem's own coordinates.
 
-    An instance ends when its bound is below `tolerance`, without decay also when it is stored. With decay λ, which may
-    be 0, it ends when its best margin is within the fraction `gap` of its bound.
+    An instance ends when its bound is below `tolerance`, without decay also when it is stored. With decay λ it ends
+    when its best margin is within the fraction `gap` of its bound; λ halves if the minimum is reached before that.
     """
     problem = problem.padded(ALIGN)
     keys = problem.keys
@@ -102,9 +108,10 @@ def descend(
         return found
     alive = torch.arange(n_instances, device=keys.device)
     on_cpu = keys.device.type == "cpu"
+    rescore_every = RESCORE_EVERY if decay is None else RESCORE_MARGINS_EVERY
     state, best = _State(problem, start, decay), found.select(alive)
     for iteration in range(1, iterations + 1):
-        if iteration % RESCORE_EVERY == 0:
+        if iteration % rescore_every == 0:
             check_stop()
             found.update(alive, best)
             kept = opened.nonzero()[:, 0]
@@ -152,7 +159,10 @@ class _State:
 
     def rescored(self, kept: Int[Tensor, "k"]) -> "_State":
         """The same instances, or some of them, with scores computed anew."""
-        decay = None if self.decay is None else self.decay[kept]
+        decay = None
+        if self.decay is not None:
+            settled = self.gradient.norm(dim=(1, 2)) < SETTLED * self.decay * self.point.norm(dim=(1, 2))
+            decay = torch.where(settled, self.decay / 2, self.decay)[kept]
         fresh = _State(self.problem.select(kept), self.point[kept], decay)
         fresh.accepted, fresh.theta = self.accepted[kept], self.theta[kept]
         fresh.accepted_scores = fresh._score(fresh.accepted)

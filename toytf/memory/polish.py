@@ -20,7 +20,7 @@ from toytf.memory.problem import StorageProblem
 from toytf.stopping import check_stop
 
 MOST_UNKNOWNS = 4608
-"""Entries of W up to which it is polished: a step takes time with their cube (1 s at 64 × 64), memory with their square."""
+"""Entries of W up to which it is polished: the time of a step grows with their cube, memory with their square."""
 
 MOST_INEQUALITIES = 2**22
 """Inequalities up to which a matrix is polished."""

@@ -30,8 +30,8 @@ from toytf.theory import maximal_margin
 
 Real = int | float
 
-BEFORE_POLISH = 200
-"""Steps after which `maximise_margin` leaves the descent, if it can polish what was found."""
+LEAST_STEPS = 100
+"""Steps of descent before a polish, at least; more for a large matrix, whose polish takes longer."""
 
 
 class Status(StrEnum):
@@ -94,8 +94,9 @@ def maximise_margin(
 ) -> list[Decision]:
     """The matrix of largest margin κ* = max_W min gap / |W|, bracketed from both sides until they are within `gap`.
 
-    Minimises ½|W|² + C f(W) with C = 300 / (κ² d_in d_out), κ the margin that the theory expects. Near capacity κ* is
-    another, and the bracket stays open. What 200 steps leave open is closed by `polish`, if not too large for it.
+    Minimises ½ λ |W|² + f(W) with λ = κ² d_in d_out / 300, κ the margin that the theory expects, then with half of that
+    λ, and so on. Near capacity that takes too long: what d_in d_out / 2 steps leave open is closed by `polish`, if the
+    problem is small enough for it (`can_polish`).
     """
     _refuse_nan(problem)
     d_in, d_out = problem.keys.shape[2], problem.values.shape[-1]
@@ -106,8 +107,9 @@ def maximise_margin(
     decay = problem.keys.new_tensor([max(kappa, 0.1) ** 2 * d_in * d_out / 300 for kappa in expected])
     frame = _Frame.scaling(problem.double())
     polished = polished and can_polish(problem)
-    steps = min(iterations, BEFORE_POLISH) if polished else iterations
-    found = descend(frame.enter(problem), iterations=steps, decay=decay, gap=float(gap))
+    steps = min(iterations, max(LEAST_STEPS, d_in * d_out // 2)) if polished else iterations
+    # Float64 shall confirm what float32 found: a little more than asked for.
+    found = descend(frame.enter(problem), iterations=steps, decay=decay, gap=0.9 * float(gap))
     decisions = _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
     return _closed(problem, found, decisions, float(gap)) if polished else decisions
 
