@@ -17,7 +17,7 @@ def certificates(
     problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], W_dual: Float[Tensor, "b d_out d_in"]
 ) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
     """The lower bound by one matrix, and the upper bound by what is missing from the gaps of another."""
-    return lower_bound(problem, W), upper_bound(problem, violations(problem, W_dual))
+    return lower_bound(problem, W), upper_bound(problem, violations(problem, W_dual).square())
 
 
 def lower_bound(problem: StorageProblem, W: Float[Tensor, "b d_out d_in"]) -> Float[Tensor, "b"]:

@@ -129,58 +129,55 @@ def descend(
 
 
 class _State:
-    """Where the descent is: the point that is evaluated, the last accepted one, and the scores of both."""
+    """Where the descent is: a point, the excess of every rival there, and the direction it came by."""
 
     def __init__(
         self, problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], decay: Float[Tensor, "b"] | None
     ) -> None:
-        self.problem, self.decay = problem, decay
-        self.point = self.accepted = W
-        self.theta = W.new_ones(len(W))
+        self.problem, self.decay, self.point = problem, decay, W
+        self.direction, self.last_gradient = torch.zeros_like(W), torch.zeros_like(W)
+        self.length = W.new_zeros(len(W))
         self.right = problem.right
         self.targets = problem.targets[:, :, None]
         n, m = problem.keys.shape[1], problem.values.shape[-2]
         size = max(1, CHUNK // (len(W) * m))
         self.chunks = [slice(first, min(first + size, n)) for first in range(0, n, size)]
-        self.padding = HUGE * (torch.arange(n, device=W.device) >= problem.n[:, None]).to(W.dtype)
-        self.scores = self._score(W)
-        self.accepted_scores = self.scores.clone()
+        self.excess = self._slopes(W).add_(1)
+        self.excess.scatter_(2, self.targets, -HUGE)
+        if problem.rivals is not None:
+            self.excess.masked_fill_(~problem.rivals, -HUGE)
         # Fresh memory for a score matrix costs as much as a product of matrices: all work is done in these.
-        self.spare = torch.empty_like(self.scores)
-        self.excess = torch.empty_like(self.scores[:, self.chunks[0]])
-        self.slope = torch.empty_like(self.excess)
+        self.slope = torch.zeros_like(self.excess)
+        self.spare = torch.empty_like(self.excess[:, self.chunks[0]])
+        self.second = torch.empty_like(self.spare)
         self.outputs = torch.empty_like(self.right)
 
-    def _score(self, W: Tensor) -> Tensor:
+    def _slopes(self, W: Tensor) -> Tensor:
         scores = self.problem.scores_of(self.problem.outputs(W))
-        if self.problem.rivals is not None:
-            scores.masked_fill_(~self.problem.rivals.scatter(2, self.targets, True), -HUGE)
-        return scores
+        return scores - scores.take_along_dim(self.targets, 2)
 
     def rescored(self, kept: Int[Tensor, "k"]) -> "_State":
         """The same instances, or some of them, with scores computed anew."""
         decay = None
         if self.decay is not None:
-            settled = self.gradient.norm(dim=(1, 2)) < SETTLED * self.decay * self.point.norm(dim=(1, 2))
+            settled = self.last_gradient.norm(dim=(1, 2)) < SETTLED * self.decay * self.point.norm(dim=(1, 2))
             decay = torch.where(settled, self.decay / 2, self.decay)[kept]
         fresh = _State(self.problem.select(kept), self.point[kept], decay)
-        fresh.accepted, fresh.theta = self.accepted[kept], self.theta[kept]
-        fresh.accepted_scores = fresh._score(fresh.accepted)
+        fresh.direction, fresh.last_gradient = self.direction[kept], self.last_gradient[kept]
         return fresh
 
     def evaluate(self) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
-        """The margin of the point, and the upper bound by its r; leaves the gradient for `step`."""
-        problem, rows_of = self.problem, self.chunks
-        correct = self.scores.take_along_dim(self.targets, 2)
-        self.level = correct + (self.padding[:, :, None] - 1)  # a rival is active above it
-        pulled = self.outputs
+        """The margin of the point, and the upper bound by its r²; leaves the gradient for `step`."""
+        problem, pulled = self.problem, self.outputs
         total = worst = self.right.new_zeros(len(self.right))
-        for rows in rows_of:
-            r = self._excess(rows).relu_().scatter_(2, self.targets[:, rows], 0.0)
-            per_key = r.sum(2, keepdim=True)
+        length = self.length[:, None, None]
+        for rows in self.chunks:
+            r = torch.clamp_min(self.excess[:, rows].addcmul_(self.slope[:, rows], length), 0, out=self._spare(rows))
             worst = torch.maximum(worst, r.amax((1, 2)))
+            weights = r.square_()
+            per_key = weights.sum(2, keepdim=True)
             total = total + per_key.sum((1, 2))
-            problem.weigh(r, rows, out=pulled[:, rows]).addcmul_(per_key, self.right[:, rows], value=-1)
+            problem.weigh(weights, rows, out=pulled[:, rows]).addcmul_(per_key, self.right[:, rows], value=-1)
         self.gradient = pulled.mT @ problem.keys
         bound = self.gradient.norm(dim=(1, 2)) / total
         if self.decay is not None:
@@ -188,35 +185,45 @@ class _State:
         margin = (1 - worst) / self.point.norm(dim=(1, 2))
         return margin, bound
 
-    def _excess(self, rows: slice) -> Tensor:
-        """By how much rivals are above the level from which they are active."""
-        level = self.level[:, rows]
-        return torch.sub(self.scores[:, rows], level, out=self.excess[:, : level.shape[1]])
+    def _spare(self, rows: slice) -> Tensor:
+        return self.spare[:, : rows.stop - rows.start]
 
     def step(self) -> None:
-        """Move on: half the exact step along the gradient on the active rivals, then Nesterov's momentum."""
-        problem, gradient = self.problem, self.gradient
-        change = self.spare
-        outputs = problem.outputs(gradient, out=self.outputs)
-        square = gradient.square().sum((1, 2))
-        curvature = torch.zeros_like(square) if self.decay is None else self.decay * square
-        for rows in self.chunks:
-            scores = problem.scores_of(outputs, rows, out=change[:, rows])
-            slope = torch.sub(
-                scores, scores.take_along_dim(self.targets[:, rows], 2), out=self.slope[:, : scores.shape[1]]
-            )
-            excess = self.excess if len(self.chunks) == 1 else self._excess(rows)
-            torch.ops.aten.threshold_backward(slope, excess, 0, grad_input=slope)  # 0 where there is no excess
-            curvature = curvature + torch.linalg.vector_norm(slope, dim=(1, 2)).square()
+        """Move on along a conjugate direction, to where two Newton steps see the minimum."""
+        gradient, last, direction = self.gradient, self.last_gradient, self.direction
         tiny = torch.finfo(gradient.dtype).tiny
-        length = torch.minimum(square / (2 * curvature).clamp_min(tiny), 1 / problem.n.clamp_min(1))
-        accepted = self.point - length[:, None, None] * gradient
-        uphill = (gradient * (accepted - self.accepted)).sum((1, 2)) > 0
-        theta = (1 + (1 + 4 * self.theta.square()).sqrt()) / 2
-        momentum = torch.where(uphill, 0.0, (self.theta - 1) / theta)
-        self.theta = torch.where(uphill, 1.0, theta)
-        accepted_scores = torch.addcmul(self.scores, change, -length[:, None, None], out=change)
-        ahead = (1 + momentum)[:, None, None]
-        self.point = torch.lerp(self.accepted, accepted, ahead)
-        torch.lerp(self.accepted_scores, accepted_scores, ahead, out=self.scores)
-        self.spare, self.accepted_scores, self.accepted = self.accepted_scores, accepted_scores, accepted
+        square = _dot(last, last)
+        turn = torch.where(square > 0, _dot(gradient, gradient - last) / square.clamp_min(tiny), 0.0).clamp_min(0)
+        direction = turn[:, None, None] * direction - gradient
+        downhill = _dot(direction, gradient) < 0
+        direction = torch.where(downhill[:, None, None], direction, -gradient)
+        ahead, along = self.point, direction
+        fall, norm = _dot(direction, gradient), _dot(along, along)
+        outputs = self.problem.outputs(direction, out=self.outputs)
+        bend = torch.zeros_like(fall) if self.decay is None else self.decay * norm
+        first = bend
+        for rows in self.chunks:
+            slope = self.problem.scores_of(outputs, rows, out=self.slope[:, rows])
+            slope.sub_(slope.take_along_dim(self.targets[:, rows], 2))
+            weighed = torch.clamp_min(self.excess[:, rows], 0, out=self._spare(rows)).mul_(slope)
+            first = first + 2 * _dot(weighed, slope)
+        length = -fall / first.clamp_min(tiny)
+        pull, second = bend.clone(), bend
+        if self.decay is not None:
+            pull = self.decay * (_dot(ahead, along) + length * norm)
+        for rows in self.chunks:
+            slope = self.slope[:, rows]
+            r = torch.addcmul(self.excess[:, rows], slope, length[:, None, None], out=self._spare(rows)).clamp_min_(0)
+            weighed = torch.mul(r, slope, out=self.second[:, : r.shape[1]])
+            pull = pull + _dot(weighed, r)
+            second = second + 2 * _dot(weighed, slope)
+        better = length - pull / second.clamp_min(tiny)
+        self.length = torch.minimum(torch.maximum(better, length / 10), 3 * length)
+        self.point = self.point + self.length[:, None, None] * direction
+        self.direction, self.last_gradient = direction, gradient
+
+
+def _dot(left: Float[Tensor, "b i j"], right: Float[Tensor, "b i j"]) -> Float[Tensor, "b"]:
+    """Σ_ij left right of every instance."""
+    product: Tensor = torch.bmm(left.flatten(1)[:, None], right.flatten(1)[:, :, None])[:, 0, 0]
+    return product

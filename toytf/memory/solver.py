@@ -135,7 +135,7 @@ def _polished(
     """What is known of one instance after a polish that starts from the W found, and from the r of W_dual."""
     frame = _Frame.scaling(problem)
     entered = frame.enter(problem)
-    best = polish(entered, W.to(frame.M_in), violations(entered, W_dual[None].to(frame.M_in))[0], gap=gap)
+    best = polish(entered, W.to(frame.M_in), violations(entered, W_dual[None].to(frame.M_in))[0].square(), gap=gap)
     found = frame.leave(best.W[None])
     lower, upper = float(lower_bound(problem, found)), float(upper_bound(problem, best.weights[None]))
     decision = replace(known, margin_upper=min(upper, known.margin_upper), iterations=known.iterations + best.steps)
