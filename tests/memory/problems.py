@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import linprog, nnls
 
 from toytf.memory import Association, AssociationStream, Decision, Status, StorageProblem, decide
 from toytf.memory.stream import RowDistribution
@@ -80,3 +80,26 @@ def largest_margin(association: Association) -> float:
     c = np.linalg.norm(rows, axis=1).mean()
     x, _ = nnls(np.r_[rows.T, np.full((1, len(rows)), c)], np.r_[np.zeros(rows.shape[1]), c], maxiter=50 * len(rows))
     return float(np.linalg.norm(x @ rows) / x.sum())
+
+
+def box_optimum(rows: Matrix) -> tuple[Matrix, float]:
+    """The W with the largest smallest gap t among those with |W_ij| ≤ 1, and t: a linear program, solved exactly."""
+    k, size = rows.shape
+    solved = linprog(
+        np.r_[np.zeros(size), -1.0],
+        A_ub=np.c_[-rows, np.ones(k)],
+        b_ub=np.zeros(k),
+        bounds=[(-1, 1)] * size + [(None, None)],
+        method="highs",
+    )
+    assert solved.status == 0
+    return solved.x[:-1], float(solved.x[-1])
+
+
+def exact_capacity(stream: AssociationStream, low: int, high: int) -> int:
+    """The largest n whose first n pairs can be stored, given that low can and high cannot."""
+    while high - low > 1:
+        n = (low + high) // 2
+        _, t = box_optimum(inequalities(stream.prefix(n)))
+        low, high = (n, high) if t > 1e-9 else (low, n)
+    return low

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.memory.problems import double, mapped, pairs
+from tests.memory.problems import double, exact_capacity, mapped, pairs
 from toytf.memory import (
     Association,
     AssociationStream,
@@ -77,6 +77,48 @@ def test_keys_and_values_of_different_dimensions(d_in: int, d_out: int):
     decision = decide_rank(association, 4)
     assert decision.W.shape == (d_out, d_in)
     assert_stores(decision, association, 4)
+
+
+# Exact statements about small problems
+
+
+@pytest.mark.parametrize(("d_in", "d_out"), [(5, 5), (4, 7), (7, 4)])
+def test_no_rank_stores_more_than_a_full_matrix_by_a_linear_program(d_in: int, d_out: int):
+    stream = AssociationStream(0, d_in, d_out)
+    p_c = exact_capacity(stream, d_in, 5 * max(d_in, d_out))
+    least = min(d_in, d_out)
+    for rank in range(1, least + 1):
+        for n in (p_c + 1, p_c + 3):
+            assert decide_rank(stream.prefix(n), rank).status is not Status.FEASIBLE
+    # The full rank stores what a full matrix does, up to pairs so near the capacity that a descent may not find them.
+    assert_stores(decide_rank(stream.prefix(p_c - 2), least), stream.prefix(p_c - 2), least)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_two_answers_rank_one_stores_what_any_matrix_does(seed: int):
+    """Only (u_0 − u_1)ᵀ W matters, one row: all keys of one answer must be on one side of a plane through 0.
+
+    In two dimensions the sides change at the angles where a key is orthogonal to the plane's normal: between two of
+    them one angle stands for all, so that trying them is exact.
+    """
+    stream = AssociationStream(seed, 2, 2, n_answers=2)
+    for n in (3, 4, 5):
+        association = stream.prefix(n)
+        signs = 1 - 2 * association.targets.double()
+        cuts = (torch.atan2(association.keys[:, 1], association.keys[:, 0]).double() + torch.pi / 2) % torch.pi
+        cuts = torch.cat([cuts, cuts + torch.pi]).sort().values
+        angles = (cuts + torch.cat([cuts[1:], cuts[:1] + 2 * torch.pi])) / 2
+        sides = association.keys.double() @ torch.stack([angles.cos(), angles.sin()])
+        storable = bool((sides * signs[:, None] > 0).all(0).any())
+        assert (decide_rank(association, 1).status is Status.FEASIBLE) is storable
+
+
+def test_rank_one_cannot_tell_three_answers_apart_and_rank_two_can():
+    """Scores u_yᵀ a bᵀ e are ordered by u_yᵀ a, forwards or backwards: the value in the middle never wins."""
+    association = pairs(3, 6)
+    assert decide(StorageProblem.of(association))[0].status is Status.FEASIBLE
+    assert decide_rank(association, 1).status is Status.UNKNOWN
+    assert_stores(decide_rank(association, 2), association, 2)
 
 
 def test_keys_that_share_values():

@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from tests.memory.problems import (
     DISTRIBUTIONS,
     FEASIBLE,
     INFEASIBLE,
     UNKNOWN,
-    Matrix,
+    box_optimum,
+    exact_capacity,
     inequalities,
     largest_margin,
     margin_of,
@@ -26,37 +26,18 @@ from toytf.memory import Association, AssociationStream, Decision, StorageProble
 from toytf.memory.stream import RowDistribution
 from toytf.randomness import generator
 
-
-def box_optimum(rows: Matrix) -> tuple[Matrix, float]:
-    """The W with the largest smallest gap t among those with |W_ij| ≤ 1, and t: a linear program, solved exactly."""
-    k, size = rows.shape
-    solved = linprog(
-        np.r_[np.zeros(size), -1.0],
-        A_ub=np.c_[-rows, np.ones(k)],
-        b_ub=np.zeros(k),
-        bounds=[(-1, 1)] * size + [(None, None)],
-        method="highs",
-    )
-    assert solved.status == 0
-    return solved.x[:-1], float(solved.x[-1])
+ORACLE_SIZES = [
+    *((d, d, None, seed) for d, seed in ((6, 0), (6, 1), (6, 2), (8, 0), (8, 1), (8, 3))),
+    *((d_in, d_out, None, seed) for d_in, d_out in ((5, 9), (9, 5)) for seed in (0, 1)),
+    *((7, 6, n_answers, seed) for n_answers in (3, 5) for seed in (0, 1)),
+]
+"""d_in, d_out, the number of answers (None: as many as pairs), and the seed."""
 
 
-def exact_capacity(stream: AssociationStream, low: int, high: int) -> int:
-    """The largest n whose first n pairs can be stored, given that low can and high cannot."""
-    while high - low > 1:
-        n = (low + high) // 2
-        _, t = box_optimum(inequalities(stream.prefix(n)))
-        low, high = (n, high) if t > 1e-9 else (low, n)
-    return low
-
-
-ORACLE_SIZES = [(6, 0), (6, 1), (6, 2), (8, 0), (8, 1), (8, 3)]
-
-
-@pytest.mark.parametrize(("d", "seed"), ORACLE_SIZES)
-def test_the_solver_finds_the_capacity_of_a_linear_program(d: int, seed: int):
-    stream, tolerance = AssociationStream(seed, d, d), 1e-3
-    p_c = exact_capacity(stream, d, 5 * d)
+@pytest.mark.parametrize(("d_in", "d_out", "n_answers", "seed"), ORACLE_SIZES)
+def test_the_solver_finds_the_capacity_of_a_linear_program(d_in: int, d_out: int, n_answers: int | None, seed: int):
+    stream, tolerance = AssociationStream(seed, d_in, d_out, n_answers=n_answers), 1e-3
+    p_c = exact_capacity(stream, d_in, 5 * max(d_in, d_out))
     around = range(p_c - 5, p_c + 6)
     decisions = decide(StorageProblem.stack([stream.problem(n) for n in around]), tolerance=tolerance, iterations=4000)
     for n, decision in zip(around, decisions, strict=True):

@@ -17,7 +17,7 @@ from toytf.memory import (
     train_low_rank,
     train_mlp,
 )
-from toytf.memory.descent import RESCORE_EVERY
+from toytf.memory.descent import RESCORE_MARGINS_EVERY
 from toytf.randomness import generator
 from toytf.stopping import stop_on_interrupt
 
@@ -28,8 +28,8 @@ LONG: dict[str, Callable[[], object]] = {
     "decide": lambda: decide(StorageProblem.of(HARD), tolerance=1e-6),
     "maximise_margin": lambda: maximise_margin(StorageProblem.of(HARD)),
     "max_margin": lambda: max_margin(HARD),
-    # The first part is over before anybody looks: it is the long search for what it missed that must hear.
-    "max_margin, its second part": lambda: max_margin(HARD, iterations=RESCORE_EVERY - 1),
+    # The first part is over before anybody looks: it is the polish that must hear.
+    "max_margin, its second part": lambda: max_margin(HARD, iterations=RESCORE_MARGINS_EVERY - 1),
     "decide_rank": lambda: decide_rank(HARD, 4),
     "train_linear": lambda: train_linear(HARD, generator(0, "stop"), steps=100),
     "train_low_rank": lambda: train_low_rank(HARD, 4, generator(0, "stop"), steps=100),

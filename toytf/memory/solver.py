@@ -1,13 +1,13 @@
 """Can any matrix store this? An answer with a certificate.
 
-W stores an association with margin 1 iff f(W) = ½ Σ_{z, y ≠ f(z)} r_zy² reaches 0, where
+W stores an association with margin 1 iff f(W) = ⅓ Σ_{z, y ≠ f(z)} r_zy³ reaches 0, where
 
     r_zy = (1 − u_{f(z)}ᵀ W e_z + u_yᵀ W e_z)₊
 
 - FEASIBLE: a W with every gap u_{f(z)}ᵀ W e_z − u_yᵀ W e_z > 0, checked again in float64 on the vectors as given.
-- INFEASIBLE: the r, in float64 and the coordinates solved in, are dual weights. For every W of unit norm the smallest
+- INFEASIBLE: the r², in float64 and the coordinates solved in, are dual weights. For every W of unit norm the smallest
   gap is at most (Gordan)
-  κ_ub = |Σ r_zy (u_{f(z)} − u_y) e_zᵀ| / Σ r_zy = |∇f| / Σ r. If κ_ub is below `tolerance`, so is the margin of any W.
+  κ_ub = |Σ r_zy² (u_{f(z)} − u_y) e_zᵀ| / Σ r_zy² = |∇f| / Σ r². If κ_ub is below `tolerance`, so is every margin.
 - UNKNOWN: neither after `iterations` steps; the margin lies in [κ_lb, κ_ub].
 
 Margins are in units of the score's standard deviation: |W|_F = 1, keys and values of mean square 1 per coordinate.
@@ -64,7 +64,7 @@ def decide(
     iterations: int = 400,
     whiten: bool = True,
 ) -> list[Decision]:
-    """Decide storage for every instance at once: restarted Nesterov steps on f in whitened coordinates.
+    """Decide storage for every instance at once: conjugate directions on f in whitened coordinates.
 
     Whitening changes the margin but not whether there is one, and makes anisotropic vectors as easy as isotropic ones.
     """
@@ -73,16 +73,18 @@ def decide(
         groups = torch.split(torch.arange(len(problem.keys), device=problem.keys.device), together)
         alone = partial(decide, tolerance=tolerance, iterations=iterations, whiten=whiten)
         return [decision for group in groups for decision in alone(problem.select(group))]
-    exact = problem.double()
-    frame = _Frame.whitening(exact) if whiten else _Frame.scaling(exact)
+    frame = (_Frame.whitening if whiten else _Frame.scaling)(problem.double())
     entered = frame.enter(problem)
     found = descend(entered, iterations=iterations, tolerance=float(tolerance))
-    bound = certificates(entered.double(), *(W.to(frame.M_in) for W in (found.W, found.W_dual)))[1]
-    decisions = _decisions(problem, frame, found, bound < tolerance)
+    impossible = torch.zeros_like(found.bound, dtype=torch.bool)
+    if bool((found.margin <= 0).any()):
+        exact = entered.double()
+        impossible = upper_bound(exact, violations(exact, found.W_dual.to(frame.M_in)).square()) < tolerance
+    decisions = _decisions(problem, frame, found, impossible)
     # A descent that ended early took itself for decided. If float64 does not confirm that, it is done again in float64.
     denied = [b for b, x in enumerate(decisions) if x.status is Status.UNKNOWN and x.iterations < iterations]
     if denied and problem.keys.dtype != torch.float64:
-        rest = exact.select(torch.tensor(denied, device=exact.keys.device))
+        rest = problem.double().select(torch.tensor(denied, device=frame.M_in.device))
         again = decide(rest, tolerance=tolerance, iterations=iterations, whiten=whiten)
         for b, x in zip(denied, again, strict=True):
             decisions[b] = replace(x, W=x.W.to(problem.keys), iterations=decisions[b].iterations + x.iterations)
