@@ -52,7 +52,7 @@ class StorageConfig(SeededConfig):
     """How many random noise vectors there are: every key is stored once with each of them added."""
     pairs: PairsConfig | None = None
     iterations: PositiveInt = 1500
-    """Steps of the rules optimum and max_margin, at most; what max_margin leaves open then is polished, if it is small."""
+    """Steps of the rules optimum and max_margin, at most; what max_margin leaves open then is polished."""
     trained: TrainedRulesConfig = TrainedRulesConfig()
 
     @model_validator(mode="after")
