@@ -40,8 +40,9 @@ class Rule:
     """Does every key have rivals of its own? Else all keys share the values."""
     pairs: bool = False
     """Is it for keys that are sums of two parts?"""
-    theory: Literal["none", "best_weights", "hebbian"] = "none"
-    """Whose capacity, margins, scores and spectrum theory knows: those of the best weights, or of the Hebbian rule."""
+    theory: Literal["none", "best_weights", "hebbian", "trained_hidden"] = "none"
+    """Whose capacity, margins, scores and spectrum theory knows: those of the best weights, or of the Hebbian rule. Of
+    trained hidden units only a line is known, which others drew through what they measured."""
     experiments: tuple[Literal["capacity", "storage"], ...] = ("capacity", "storage")
     """Which experiments may use it."""
     step: str = ""
@@ -134,7 +135,7 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "trained_mlp", "Adam on both layers, ReLU", "toytf.memory.builders:trained_mlp", width="hidden",
-            search="trained",
+            search="trained", theory="trained_hidden",
         ),
         # whose capacity is that of another rule, or was never asked for
         Rule(

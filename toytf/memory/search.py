@@ -35,14 +35,16 @@ class Bracket:
     estimate: float
 
 
-def bisect(guess: Real, resolution: Real) -> Generator[int, Status, Bracket]:
+def bisect(guess: Real, resolution: Real, *, doubling: bool = False) -> Generator[int, Status, Bracket]:
     """Yield the p to ask about next, get its status sent, return the bracket at last.
 
-    Begins below the guess. Stops when the two ends are neighbours or within the fraction `resolution`, or at an
-    UNKNOWN, which whoever answers should send only where the margin is tiny.
+    Begins below the guess and takes longer and longer strides; doubling: begins at it, which is no guess but a start
+    that knows nothing of the answer, and doubles. Stops when the two ends are neighbours or within the fraction
+    `resolution`, or at an UNKNOWN, which whoever answers should send only where the margin is tiny.
     """
     low, high = 1, None
-    p, stride = max(2, round(START_FRACTION * guess)), 0.05
+    p, stride = max(2, round((1 if doubling else START_FRACTION) * guess)), 1.0 if doubling else 0.05
+    growth = 1 if doubling else 2
     while high is None or high - low > max(1, resolution * low):
         status = yield p
         if status is Status.UNKNOWN:
@@ -53,9 +55,9 @@ def bisect(guess: Real, resolution: Real) -> Generator[int, Status, Bracket]:
             high = p
         if high is None:
             _refuse_endless(p)
-            p, stride = max(p + 1, round(p * (1 + stride))), 2 * stride
+            p, stride = max(p + 1, round(p * (1 + stride))), growth * stride
         elif low == 1 and high > 3:
-            p, stride = max(2, round(high / (1 + stride))), 2 * stride
+            p, stride = max(2, round(high / (1 + stride))), growth * stride
             p = min(p, high - 1)
         else:
             p = (low + high) // 2

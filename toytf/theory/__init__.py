@@ -36,7 +36,7 @@ from toytf.theory.induction import (
     trigger_signal,
     trigger_strength,
 )
-from toytf.theory.information import bits_of_facts, bits_to_store
+from toytf.theory.information import bits_of_facts, bits_to_store, pairs_within
 from toytf.theory.matrix_capacity import asymptotic_capacity, capacity, load, maximal_margin
 from toytf.theory.noise import (
     NoiseStep,
@@ -47,7 +47,15 @@ from toytf.theory.noise import (
     noise_step,
     relative_spread,
 )
-from toytf.theory.part_capacity import BITS_PER_PARAMETER, mlp_capacity, selector_capacity
+from toytf.theory.part_capacity import (
+    BITS_PER_PARAMETER,
+    HIDDEN_LOAD,
+    MATRIX_LOAD,
+    TRAINED_RECALL,
+    mlp_capacity,
+    selector_capacity,
+    trained_matrix_capacity,
+)
 from toytf.theory.scores import ScoreDistribution, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import (
     energy,
@@ -70,6 +78,9 @@ from toytf.theory.statistical_dimension import (
 __all__ = [
     "BITS_PER_PARAMETER",
     "FACTS_PER_PARAMETER",
+    "HIDDEN_LOAD",
+    "MATRIX_LOAD",
+    "TRAINED_RECALL",
     "NoiseStep",
     "ScoreDistribution",
     "StatisticalDimension",
@@ -109,6 +120,7 @@ __all__ = [
     "optimum_scores",
     "output_rate",
     "output_signal",
+    "pairs_within",
     "plateau_length",
     "position_rate",
     "position_signal",
@@ -128,6 +140,7 @@ __all__ = [
     "subject_rate",
     "token_rate",
     "top_energy",
+    "trained_matrix_capacity",
     "trigger_noise",
     "trigger_rate",
     "trigger_signal",

@@ -2,6 +2,8 @@
 
 import math
 
+import scipy
+
 from toytf.theory._domain import Real, at_least, within
 
 
@@ -9,19 +11,46 @@ def bits_to_store(n: int, m: int, *, error: Real = 0.0, injective: bool = False)
     """The bits that n keys with answers among m take, answers drawn uniformly.
 
     n log₂ m;   with a fraction ε of errors, by Fano, n [(1 − ε) log₂ m − h₂(ε)], never below 0;
-    injective (no answer twice): log₂ m! / (m − n)!, which is log₂ n! ≈ n log₂(n/e) for n = m (Nichani et al. 2024).
+    injective (no answer twice): log₂ m! / (m − n)!, which is log₂ n! ≈ n log₂(n/e) for n = m (Nichani et al. 2024);
+    with errors n [ε log₂ m + h₂(ε)] less, since as many maps at most have ε n errors in common (derived).
     """
     at_least(1, n=n, m=m)
     within(0, 1, error=error)
-    if injective and error > 0:
-        raise ValueError(
-            f"error is {error} with injective answers, expected 0: Fano's bound is for independent answers"
-        )
     if injective and n > m:
         raise ValueError(f"{n} keys have {m} answers, expected at most as many keys as answers when injective")
+    return _bits(n, m, error, injective)
+
+
+def pairs_within(bits: Real, m: int | None = None, *, error: Real = 0.0) -> float:
+    """The most pairs whose answers so many bits can hold: the n with bits_to_store(n, m) = bits.
+
+    m: how many answers there are; None: every pair has its own, n = m and no answer comes twice.
+    """
+    at_least(0, bits=bits)
+    within(0, 1, error=error)
+    if m is not None:
+        at_least(1, m=m)
+        each = _bits(1, m, error, injective=False)
+        return bits / each if each > 0 else math.inf
+
+    def excess(n: float) -> float:
+        return _bits(n, n, error, injective=True) - bits
+
+    high = 2.0
+    while excess(high) < 0:
+        high *= 2
+        if high > 1e15:
+            return math.inf
+    # Of few pairs, errors leave nothing to hold: the last n is the one that counts.
+    low = high / 2 if high > 2 else 1.0
+    return float(scipy.optimize.brentq(excess, low, high)) if excess(low) < 0 else low
+
+
+def _bits(n: Real, m: Real, error: Real, injective: bool) -> float:
+    full = n * math.log2(m)
     if injective:
-        return (math.lgamma(m + 1) - math.lgamma(m - n + 1)) / math.log(2)
-    return max(0.0, n * ((1 - error) * math.log2(m) - _binary_entropy(error)))
+        full = (math.lgamma(m + 1) - math.lgamma(m - n + 1)) / math.log(2)
+    return max(0.0, full - n * (error * math.log2(m) + _binary_entropy(error)))
 
 
 def bits_of_facts(n: int, m: int, loss: Real = 0.0) -> float:

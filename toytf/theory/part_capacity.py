@@ -6,10 +6,25 @@ import math
 import scipy
 
 from toytf.theory._domain import Real, at_least
+from toytf.theory.matrix_capacity import asymptotic_capacity
 
-BITS_PER_PARAMETER = 2.86 / (2 * math.log(2))
-"""Bits that a trained two-layer memory holds per weight of its 2 m d: 2.06, the line N ln N = 2.86 m d of Nichani et
-al. 2024 (Fig. 1 right). With 32 answers their line is N = 0.83 m d, which is 2.08."""
+TRAINED_RECALL = 0.99
+"""The fraction of pairs that the memories under the lines of Nichani et al. 2024 recall."""
+
+MATRIX_LOAD = 0.77
+"""The line N ln N = 0.77 d² that Nichani et al. 2024 (Fig. 1 left) drew through trained d × d matrices: not derived."""
+
+HIDDEN_LOAD = 2.86
+"""The line N ln N = 2.86 m d that they drew through trained two-layer memories (Fig. 1 right): not derived. With 32
+answers their line is N = 0.83 m d (Fig. 6), which is N ln 32 = 2.88 m d."""
+
+BITS_PER_PARAMETER = HIDDEN_LOAD / (2 * math.log(2))
+"""The same in bits per weight of the 2 m d: 2.06, and 2.08 with 32 answers."""
+
+
+def trained_matrix_capacity(d_in: int, d_out: int) -> float:
+    """The N with N ln N = 0.77 d_in d_out: a line through trained matrices, not a bound (Nichani et al. 2024)."""
+    return asymptotic_capacity(d_in, d_out, constant=MATRIX_LOAD)
 
 
 def mlp_capacity(d_in: int, d_out: int, width: int, *, n_values: int | None = None) -> float:

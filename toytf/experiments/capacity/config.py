@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from toytf.config.footprint import Need
 from toytf.config.sections import Unique
@@ -27,6 +27,15 @@ else:
     CapacityRule = Literal[tuple(name for name, rule in RULES.items() if "capacity" in rule.experiments)]
 
 Accuracy = Annotated[float, Field(gt=0, lt=1)]
+Criterion: TypeAlias = Literal["all"] | Accuracy
+
+
+class CapacityDataConfig(DataConfig):
+    """Random pairs z → f(z), whose keys may have two inputs."""
+
+    inputs: Literal[1, 2] = 1
+    """2: keys are sums (e_x + ẽ_y)/√2 for pairs (x, y), k² of which are a k × k grid; with n_answers, one is drawn for
+    each pair."""
 
 
 class CapacityConfig(SeededConfig):
@@ -40,9 +49,12 @@ class CapacityConfig(SeededConfig):
     """The sizes of the matrix: d, or [d_in, d_out]."""
     widths: Annotated[tuple[PositiveInt, ...], Unique] = ()
     """Ranks of the rules low_rank…, hidden units of the rules mlp…"""
-    data: DataConfig = DataConfig()
-    criterion: Literal["all"] | Accuracy = "all"
-    """all: every pair must be recalled; a number: at least this fraction."""
+    width_ratios: Annotated[tuple[PositiveFloat, ...], Unique] = ()
+    """The same as multiples of d_in, in place of widths."""
+    data: CapacityDataConfig = CapacityDataConfig()
+    criterion: Criterion = "all"
+    """all: every pair must be recalled; a number: at least this fraction. Rules that store all pairs or none, such as
+    optimum, always mean all."""
     resolution: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """Relative width at which a bisection stops."""
     draws: PositiveInt = 32
@@ -53,6 +65,9 @@ class CapacityConfig(SeededConfig):
     tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
     """A margin below this counts as zero, in standard deviations of a score of whitened vectors."""
     trained: TrainedRulesConfig = TrainedRulesConfig()
+    starts: PositiveInt = 1
+    """For a trained rule: how many trainings, from different initial weights, must fail before a number of pairs counts
+    as not stored. Narrow hidden layers need two: one that is off for some key fails even with few pairs."""
 
     @property
     def worth_threads(self) -> int:
@@ -64,34 +79,55 @@ class CapacityConfig(SeededConfig):
         for d in self.dimensions:
             if (d, d) in self.dimensions:
                 raise ValueError(f"dimensions: {d} is listed twice, once as [{d}, {d}]")
-        for rule in rules_named(self.rules):
-            if rule.width != "none" and not self.widths:
+        if self.widths and self.width_ratios:
+            raise ValueError("widths and width_ratios say the same thing in two ways: leave one of them out")
+        rules = rules_named(self.rules)
+        for rule in rules:
+            if rule.width != "none" and not (self.widths or self.width_ratios):
                 raise ValueError(
                     f'widths is empty, but the rule "{rule.name}" has a width: give some, such as widths: [4, 8]'
                 )
-            if rule.all_or_nothing and self.criterion != "all":
-                raise ValueError(
-                    f'criterion = {self.criterion}: the rule "{rule.name}" stores all pairs or none: use criterion: all'
-                )
             for size in self.dimensions:
-                check_rank(rule, max(self.widths, default=0), size)
+                check_rank(rule, max(self.widths_at(size), default=0), size)
+        if self.criterion != "all" and all(rule.all_or_nothing for rule in rules):
+            named = " and ".join(f'"{rule.name}"' for rule in rules)
+            raise ValueError(f"criterion = {self.criterion}: {named} can only store all pairs: use criterion: all")
+        for size in self.dimensions:
+            widths = self.widths_at(size)
+            if len(set(widths)) < len(widths):
+                raise ValueError(f"width_ratios: two of them are one width at d = {sides(size)[0]}: {list(widths)}")
         guess = 1 / self.data.n_answers if self.data.n_answers else 0.0
         if self.criterion != "all" and self.criterion <= guess:
             raise ValueError(
                 f"criterion = {self.criterion} is no better than a guess among {guess**-1:g} answers: choose more"
             )
-        if self.widths and not any_has_width(self.rules):
-            raise ValueError("widths is given, but none of the rules has a width")
+        given = "widths" if self.widths else "width_ratios" if self.width_ratios else ""
+        if given and not any_has_width(self.rules):
+            raise ValueError(f"{given} is given, but none of the rules has a width")
         return self
+
+    def widths_at(self, size: Size) -> tuple[int, ...]:
+        """The widths at a size: those that are given, or the ratios times d_in."""
+        return self.widths or tuple(max(1, round(ratio * sides(size)[0])) for ratio in self.width_ratios)
+
+    def criterion_of(self, rule: str) -> Criterion:
+        """What a rule is asked for: all pairs, if it stores all or none."""
+        return "all" if RULES[rule].all_or_nothing else self.criterion
 
     def needs(self) -> list[Need]:
         """The largest case: the scores of as many pairs as a matrix, or hidden units, may store."""
-        d_in, d_out = max(map(sides, self.dimensions), key=math.prod)
-        width = max(self.widths, default=0)
+        size = max(self.dimensions, key=lambda size: math.prod(sides(size)))
+        d_in, d_out = sides(size)
+        width = max(self.widths_at(size), default=0)
         parameters = max(d_in * d_out, width * (d_in + d_out))
-        many = any(rule.all_or_nothing for rule in rules_named(self.rules))
-        n = parameters / (2 * math.log(parameters + math.e)) if many else 0.05 * parameters
-        keys = {"dimensions": max(d_in, d_out), **({"widths": width} if width else {})}
-        together = len(self.seeds) if many else 1
+        searches = {rule.search for rule in rules_named(self.rules)}
+        n = 0.05 * parameters
+        if searches - {"one_shot"}:
+            n = parameters / (2 * math.log(parameters + math.e))
+        if "trained" in searches and width:  # hidden units hold about 1.4 P / log V pairs, and twice as many are tried
+            n = 2.9 * parameters / math.log(self.data.n_answers or parameters + math.e)
+        keys = {"dimensions": max(d_in, d_out)}
+        keys |= {name: max(getattr(self, name)) for name in ("widths", "width_ratios") if getattr(self, name)}
+        together = len(self.seeds) if searches - {"one_shot"} else 1
         memory = memory_needs(n, (d_in, d_out), width, self.data.n_answers, keys)
         return [replace(need, bytes=together * need.bytes) for need in memory]

@@ -1,0 +1,160 @@
+"""How the capacity of a case is searched: with certificates, by training, or over many draws."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from toytf.errors import UserError
+from toytf.experiments.capacity.case import CapacityCase, predicted_capacity
+from toytf.experiments.capacity.config import CapacityConfig
+from toytf.memory.association import Association, Readable
+from toytf.memory.builders import AdamOptions, RuleInputs
+from toytf.memory.problem import StorageProblem
+from toytf.memory.rules import RULES
+from toytf.memory.search import Bracket, bisect, half_point, run_together
+from toytf.memory.solver import Status, decide
+from toytf.memory.stream import AssociationStream
+from toytf.randomness import generator
+from toytf.stopping import check_stop
+
+TINY_MARGIN = 0.05
+"""A margin this small means that capacity is within some percent: there, not knowing is an answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Largest:
+    """The largest memory that a search found, and what it stores."""
+
+    association: Association
+    memory: Readable
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """Where the answer changes, and the largest memory found, if the search makes any."""
+
+    bracket: Bracket
+    largest: Largest | None = None
+
+
+def search_capacity(config: CapacityConfig, case: CapacityCase, seeds: Sequence[int]) -> dict[int, Searched]:
+    """The capacity of a case in several seeds."""
+    start = first_pairs(config, case)
+    if RULES[case.rule].search == "one_shot":
+        return {seed: Searched(_half_point(config, case, seed, start)) for seed in seeds}
+    return _bisection(config, case, seeds, start)
+
+
+def first_pairs(config: CapacityConfig, case: CapacityCase) -> float:
+    """Where a search begins: near what theory predicts, or at the order of magnitude of a one-shot rule.
+
+    A trained memory begins at d_in pairs, whatever its width: what it stores must not depend on what others found.
+    """
+    rule = RULES[case.rule]
+    if rule.search == "trained":
+        return float(case.d_in)
+    predicted = predicted_capacity(config, case)
+    if predicted is not None:
+        return predicted
+    if config.data.n_answers is not None:
+        return max(2.0, 0.2 * case.d_in)
+    if case.width and rule.width == "hidden":
+        return max(2.0, 0.01 * case.width * case.d_in)
+    return max(2.0, 0.05 * case.d_in * min(case.d_out, case.width or case.d_out))
+
+
+def _stream(config: CapacityConfig, case: CapacityCase, seed: int, draw: int = 0) -> AssociationStream:
+    return AssociationStream(
+        seed,
+        case.d_in,
+        case.d_out,
+        distribution=config.data.distribution,
+        n_answers=config.data.n_answers,
+        inputs=config.data.inputs,
+        own_rivals=RULES[case.rule].decoupled,
+        purpose=f"draw {draw}",
+        device=config.device,
+    )
+
+
+def _bisection(
+    config: CapacityConfig, case: CapacityCase, seeds: Iterable[int], start: float
+) -> dict[int, Searched]:  # fmt: skip
+    """Bisection of one stream per seed, all seeds in step."""
+    rule, streams = RULES[case.rule], {seed: _stream(config, case, seed) for seed in seeds}
+    largest: dict[int, Largest] = {}
+
+    def ask(questions: dict[int, int]) -> dict[int, Status]:
+        check_stop()
+        if not rule.searches:
+            return _decide(config, {seed: streams[seed].problem(n) for seed, n in questions.items()})
+        found: dict[int, Largest] = {}
+        for n in dict.fromkeys(questions.values()):
+            asking = [seed for seed, number in questions.items() if number == n]
+            found |= _try(config, case, [streams[seed] for seed in asking], n)
+        largest.update(found)  # a search never asks about fewer pairs than it knows to be stored
+        return {seed: Status.FEASIBLE if seed in found else Status.INFEASIBLE for seed in questions}
+
+    doubling = rule.search == "trained"
+    searches = {seed: bisect(start, config.resolution, doubling=doubling) for seed in streams}
+    brackets = run_together(searches, ask)
+    return {seed: Searched(brackets[seed], largest.get(seed)) for seed in streams}
+
+
+def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> dict[int, Status]:
+    """What the solver says of the problem of each seed; where it cannot tell, the margin must be tiny."""
+    stacked = StorageProblem.stack([*problems.values()])
+    decisions = decide(stacked, tolerance=config.tolerance, iterations=config.iterations)
+    for n, decision in zip(stacked.n.tolist(), decisions, strict=True):
+        if decision.status is Status.UNKNOWN and decision.margin_upper > TINY_MARGIN:
+            raise UserError(
+                f"iterations = {config.iterations} is too small to decide on {n} pairs: choose a larger number"
+            )
+    return {seed: decision.status for seed, decision in zip(problems, decisions, strict=True)}
+
+
+def _try(
+    config: CapacityConfig, case: CapacityCase, streams: Sequence[AssociationStream], n: int
+) -> dict[int, Largest]:  # fmt: skip
+    """The memories of n pairs that were found, by seed: not found counts as infeasible, so that capacity is a bound."""
+    criterion = config.criterion_of(case.rule)
+    goal = 1.0 if criterion == "all" else criterion
+    largest: dict[int, Largest] = {}
+    for start in range(config.starts if RULES[case.rule].search == "trained" else 1):
+        left = [stream for stream in streams if stream.seed not in largest]
+        inputs = [
+            RuleInputs(
+                stream.prefix(n),
+                generator(stream.seed, case.name, n, *([start] if start else [])),
+                case.width or 0,
+                rank_iterations=config.iterations,
+                adam=AdamOptions(config.trained.lr, config.trained.steps, goal),
+            )
+            for stream in left
+        ]
+        for stream, given, one in zip(left, inputs, RULES[case.rule].attempts(inputs) if left else [], strict=True):
+            if one.recall >= goal:
+                largest[stream.seed] = Largest(given.association, one.memory)
+    return largest
+
+
+def _half_point(config: CapacityConfig, case: CapacityCase, seed: int, guess: float) -> Bracket:
+    """Where half of many streams are stored (criterion all), or their mean recall falls to the criterion."""
+    rule, streams = RULES[case.rule], [_stream(config, case, seed, draw) for draw in range(config.draws)]
+
+    def succeed(n: int) -> Float[np.ndarray, "draws"]:
+        recalls = []
+        for draw, stream in enumerate(streams):
+            check_stop()
+            problem = stream.problem(n)
+            memory = rule.build(RuleInputs(stream.prefix(n), generator(seed, case.name, draw), case.width or 0))
+            outputs = problem.keys[0] @ memory.T if isinstance(memory, torch.Tensor) else memory(problem.keys[0])
+            recalls.append(float((problem.margins(outputs[None]) > 0).float().mean()))
+        return np.array(recalls) == 1.0 if config.criterion == "all" else np.array(recalls)
+
+    steep = config.criterion == "all"
+    level = 0.5 if config.criterion == "all" else config.criterion
+    return Bracket(0, None, half_point(succeed, guess, level, steep=steep))
