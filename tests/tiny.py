@@ -58,8 +58,8 @@ def tiny(config: ExperimentConfig, **more: Any) -> ExperimentConfig:
         changes = {**TRAINING, "task": TASKS[config.task.kind]}
     if isinstance(config, CapacityConfig):
         small = small_sizes(config)
-        changes = {"dimensions": [*small["d"]], "widths": [*small["width"]], "draws": 1}
-        changes |= {"resolution": 0.9, "trained": {"steps": 50}}
+        changes = {"dimensions": [*small["d"]], "draws": 1, "resolution": 0.9, "trained": {"steps": 50}}
+        changes |= {"widths": [*small["width"]]} if config.widths else {}
     if isinstance(config, StorageConfig):
         changes = {name: value for name, value in STORAGE.items() if content[name] is not None}
     if isinstance(config, FillingConfig):
@@ -79,4 +79,8 @@ def small_sizes(config: CapacityConfig) -> dict[str, dict[Any, Any]]:
     sizes = dict(zip(range(5, 12), config.dimensions, strict=False))
     widths = dict(zip(range(2, 5), config.widths, strict=False))
     assert (len(sizes), len(widths)) == (len(config.dimensions), len(config.widths))
+    if config.width_ratios:
+        pairs = [zip(config.widths_at(small), config.widths_at(size), strict=True) for small, size in sizes.items()]
+        widths = dict(pair for of_size in pairs for pair in of_size)
+        assert len(widths) == len(sizes) * len(config.width_ratios)  # no small width stands for two
     return {"d": sizes, "width": widths}

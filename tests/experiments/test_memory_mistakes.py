@@ -43,11 +43,21 @@ MISTAKES: dict[str, tuple[str, list[str], list[str]]] = {
     "width_above_rank_to_store": (STORAGE, ["rules=[low_rank]", "width=5"], ["width = 5", "4 × 4", "at most 4"]),
     "widths_for_nothing": (CAPACITY, ["widths=[2]"], ["widths is given", "none of the rules has a width"]),
     "width_for_nothing": (STORAGE, ["width=2"], ["width is given", "none of the rules has a width"]),
+    "two_kinds_of_widths": (
+        CAPACITY, ["rules=[low_rank]", "widths=[2]", "width_ratios=[0.5]"], ["widths and width_ratios", "leave one"],
+    ),
+    "ratios_for_nothing": (CAPACITY, ["width_ratios=[2]"], ["width_ratios is given", "none of the rules has a width"]),
+    "ratio_above_rank": (CAPACITY, ["rules=[low_rank]", "width_ratios=[2]"], ["width = 8", "4 × 4", "at most 4"]),
+    "ratio_zero": (CAPACITY, ["rules=[mlp_h2]", "width_ratios=[0]"], ["width_ratios.0 = 0", "greater than 0"]),
+    "ratios_of_one_width": (
+        CAPACITY, ["rules=[mlp_h2]", "width_ratios=[1,1.1]"], ["width_ratios", "one width at d = 4", "[4, 4]"],
+    ),
     "width_twice": (CAPACITY, ["rules=[low_rank]", "widths=[2,2]"], ["widths: 2 is listed twice"]),
     # the criterion and the search
     "half_of_the_optimum": (
         CAPACITY, ["rules=[optimum]", "criterion=0.5"], ["criterion = 0.5", '"optimum"', "criterion: all"],
     ),
+    "no_starts": (CAPACITY, ["starts=0"], ["starts = 0", "greater than 0"]),
     "criterion_above_one": (CAPACITY, ["criterion=1.5"], ["criterion = 1.5", "'all'", "less than 1"]),
     "criterion_one": (CAPACITY, ["criterion=1"], ["criterion = 1", "'all'", "less than 1"]),
     "criterion_zero": (CAPACITY, ["criterion=0"], ["criterion = 0", "'all'", "greater than 0"]),
@@ -64,6 +74,8 @@ MISTAKES: dict[str, tuple[str, list[str], list[str]]] = {
     # the data
     "unknown_distribution": (CAPACITY, ["data.distribution=gausian"], ['"gausian"', 'did you mean "gaussian"?']),
     "one_answer": (CAPACITY, ["data.n_answers=1"], ["data.n_answers = 1", "greater than or equal to 2"]),
+    "three_inputs": (CAPACITY, ["data.inputs=3"], ["data.inputs = 3", "1 or 2"]),
+    "inputs_to_store": (STORAGE, ["data.inputs=2"], ['"inputs"']),
     "no_n": (STORAGE, ["n=null"], ["n is missing", "how many associations"]),
     "n_zero": (STORAGE, ["n=0"], ["n = 0", "greater than 0"]),
     "no_noise": (STORAGE, ["noise_vectors=0"], ["noise_vectors = 0", "greater than 0"]),

@@ -16,9 +16,11 @@ def answer(p: int, threshold: int) -> Status:
     return Status.FEASIBLE if p <= threshold else Status.INFEASIBLE
 
 
-def search(status: Callable[[int], Status], guess: float, resolution: float) -> tuple[Bracket, list[int]]:
+def search(
+    status: Callable[[int], Status], guess: float, resolution: float, *, doubling: bool = False
+) -> tuple[Bracket, list[int]]:  # fmt: skip
     """The bracket, and the questions on the way to it."""
-    steps = bisect(guess, resolution)
+    steps = bisect(guess, resolution, doubling=doubling)
     asked = [next(steps)]
     while len(asked) < 200:
         try:
@@ -51,6 +53,16 @@ def test_a_bracket_is_as_narrow_as_asked_and_contains_the_threshold(threshold: i
     assert bracket.feasible <= threshold < bracket.infeasible
     assert bracket.infeasible - bracket.feasible <= max(1, resolution * bracket.feasible)
     assert bracket.estimate == (bracket.feasible + bracket.infeasible) / 2
+
+
+@settings(max_examples=100)
+@given(threshold=THRESHOLDS, start=st.integers(2, 256))
+def test_a_start_that_knows_nothing_doubles_until_it_fails(threshold: int, start: int):
+    bracket, asked = search(lambda p: answer(p, threshold), float(start), 1e-9, doubling=True)
+    assert bracket == Bracket(threshold, threshold + 1, threshold + 0.5)
+    up = [start * 2**k for k in range(len(asked))]
+    passed = [p for p in up if p <= threshold]
+    assert asked[: len(passed) + 1] == up[: len(passed) + 1]
 
 
 def test_a_good_guess_needs_few_questions():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toytf.memory import Association, AssociationStream, StorageProblem
-from toytf.memory.stream import BLOCK, RowDistribution
+from toytf.memory.stream import BLOCK, RowDistribution, grid
 
 
 def assert_equal(one: Association, other: Association) -> None:
@@ -132,3 +132,37 @@ def test_a_shared_problem_is_that_of_its_prefix():
     assert torch.equal(one.keys, other.keys)
     assert torch.equal(one.values, other.values)
     assert one.rivals is None
+
+
+# --- keys of two inputs
+
+
+def test_the_first_squares_of_pairs_of_inputs_are_whole_grids():
+    order = [tuple(pair) for pair in grid(100).tolist()]
+    assert order[:9] == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1), (0, 2), (1, 2), (2, 2)]
+    for k in range(1, 11):
+        assert set(order[: k * k]) == {(x, y) for x in range(k) for y in range(k)}
+
+
+@pytest.mark.parametrize("n_answers", [None, 5])
+def test_the_first_pairs_of_inputs_do_not_depend_on_how_many_follow(n_answers: int | None):
+    longest = AssociationStream(0, 3, 4, inputs=2, n_answers=n_answers).prefix(2 * BLOCK + 5)
+    for n in (0, 1, 7, 16, BLOCK, BLOCK + 1):
+        fresh = AssociationStream(0, 3, 4, inputs=2, n_answers=n_answers).prefix(n)
+        assert torch.equal(fresh.keys, longest.keys[:n])
+        assert torch.equal(fresh.targets, longest.targets[:n])
+        assert torch.equal(fresh.values, longest.values[: len(fresh.values)])
+
+
+def test_a_key_of_two_inputs_is_their_sum():
+    """e_{1,1} = e_{1,0} + e_{0,1} − e_{0,0}, and |e|² is d on average, with a standard error of √(2/64) d/d."""
+    keys = AssociationStream(0, 64, 64, inputs=2).prefix(64).keys
+    torch.testing.assert_close(keys[3], keys[1] + keys[2] - keys[0])
+    assert float(keys.square().sum(1).mean()) == pytest.approx(64, rel=0.1)
+
+
+def test_the_answers_of_two_inputs_are_drawn():
+    """640 draws of 5 answers: a count of 128 with a standard deviation of 10; four of them are allowed."""
+    targets = AssociationStream(0, 3, 3, inputs=2, n_answers=5).prefix(640).targets
+    assert (targets.bincount(minlength=5) - 128).abs().max() < 40
+    assert targets.tolist() != [z % 5 for z in range(640)]

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from toytf.theory import bits_of_facts, bits_to_store
+from toytf.theory import bits_of_facts, bits_to_store, pairs_within
 
 
 def test_independent_answers_take_log_m_bits_each():
@@ -43,10 +43,30 @@ def test_facts_known_up_to_a_loss():
         (lambda: bits_to_store(4, 0), "m is 0, expected"),
         (lambda: bits_to_store(4, 4, error=1.5), "error is 1.5, expected a number from 0 to 1"),
         (lambda: bits_to_store(5, 4, injective=True), "5 keys have 4 answers"),
-        (lambda: bits_to_store(4, 4, error=0.1, injective=True), "error is 0.1 with injective answers"),
+        (lambda: pairs_within(-1), "bits is -1, expected"),
+        (lambda: pairs_within(8, 0), "m is 0, expected"),
         (lambda: bits_of_facts(4, 4, loss=-1), "loss is -1, expected"),
     ],
 )
 def test_impossible_arguments_are_named(call, sentence: str):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_errors_save_bits_of_injective_answers():
+    """Two of 20 keys may be wrong: of log₂ 20! = 61.08 bits, 2 log₂ 20 say what, 20 h₂(.1) where."""
+    assert bits_to_store(20, 20, error=0.1, injective=True) == pytest.approx(61.08 - 8.64 - 9.38, abs=0.01)
+    assert bits_to_store(4, 4, error=0.5, injective=True) == 0
+
+
+@pytest.mark.parametrize("error", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("n", [30, 1000])
+def test_the_pairs_within_some_bits_are_those_that_take_them(n: int, error: float):
+    assert pairs_within(bits_to_store(n, 32, error=error), 32, error=error) == pytest.approx(n)
+    assert pairs_within(bits_to_store(n, n, error=error, injective=True), error=error) == pytest.approx(n)
+
+
+def test_any_number_of_pairs_fits_if_nothing_must_be_right():
+    assert pairs_within(1, 2, error=0.5) == math.inf
+    assert pairs_within(1, error=1.0) == math.inf
+    assert pairs_within(0) == 1

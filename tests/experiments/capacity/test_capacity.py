@@ -14,9 +14,10 @@ import toytf
 from toytf import theory
 from toytf.errors import UserError
 from toytf.experiments.capacity import experiment as capacity
-from toytf.experiments.capacity.config import CapacityConfig
-from toytf.experiments.capacity.experiment import Capacity, CapacityCase
-from toytf.experiments.pairs import DataConfig, TrainedRulesConfig
+from toytf.experiments.capacity.case import CapacityCase
+from toytf.experiments.capacity.config import CapacityConfig, CapacityDataConfig
+from toytf.experiments.capacity.experiment import Capacity
+from toytf.experiments.pairs import TrainedRulesConfig
 from toytf.memory import RULES
 from toytf.tidy import tidy
 
@@ -327,7 +328,9 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rules": ({}, {"rules": ["ridge"]}),
     "dimensions": ({}, {"dimensions": [5]}),
     "widths": ({"rules": ["low_rank"], "widths": [2]}, {"widths": [3]}),
+    "width_ratios": ({"rules": ["low_rank"], "width_ratios": [0.5]}, {"width_ratios": [0.75]}),
     "data.distribution": ({}, {"data": {"distribution": "gaussian"}}),
+    "data.inputs": ({}, {"data": {"inputs": 2}}),
     "data.n_answers": ({}, {"data": {"n_answers": 3}}),
     "criterion": ({}, {"criterion": 0.9}),
     "resolution": ({"rules": ["optimum"], "dimensions": [8]}, {"resolution": 0.5}),
@@ -335,6 +338,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tolerance": ({"rules": ["optimum"], "dimensions": [6]}, {"tolerance": 0.45}),
     "trained.lr": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 20, "lr": 1e-3}}),
     "trained.steps": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 1}}),
+    "starts": ({"rules": ["trained_mlp"], "widths": [3], "trained": {"steps": 30}}, {"starts": 5}),
     "seeds": ({}, {"seeds": [1]}),
 }
 ELSEWHERE = {"experiment", "device", "threads", "logging", "iterations"}
@@ -342,7 +346,7 @@ ELSEWHERE = {"experiment", "device", "threads", "logging", "iterations"}
 
 
 def test_the_table_of_changes_has_every_field() -> None:
-    sections = {"data": DataConfig, "trained": TrainedRulesConfig}
+    sections = {"data": CapacityDataConfig, "trained": TrainedRulesConfig}
     nested = {f"{name}.{field}" for name, section in sections.items() for field in section.model_fields}
     assert set(CHANGES) == set(CapacityConfig.model_fields) - ELSEWHERE - set(sections) | nested
 
@@ -377,7 +381,7 @@ def test_a_run_with_nothing_but_metric_names_has_no_figures(several: toytf.Run) 
     old = SimpleNamespace(table=table)
     study = Capacity(several.config)
     assert [*study.figures(old)] == [*study.conclude(table)] == []  # type: ignore[arg-type]
-    assert {name for name, _ in study.figures(several)} == {"capacity", "capacity_by_width"}
+    assert {name for name, _ in study.figures(several)} == {"capacity", "capacity_by_weights", "capacity_by_width"}
 
 
 @pytest.mark.parametrize(
