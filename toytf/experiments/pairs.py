@@ -32,7 +32,7 @@ class TrainedRulesConfig(Config):
     """How the rules trained_… are trained."""
 
     lr: PositiveFloat = 0.1
-    """Learning rate of Adam, on vectors of unit length. A single matrix trains well with up to 3, an MLP with at
+    """Learning rate of Adam, on vectors of unit length. A single matrix trains well with 1 to 10, an MLP with at
     most 0.3."""
     steps: PositiveInt = 4000
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from toytf import theory
 from toytf.experiments.capacity.config import CapacityConfig
+from toytf.experiments.capacity.measures import with_width
 from toytf.figures import scaling_curves, series
 from toytf.memory.rules import RULES
 
@@ -29,24 +30,19 @@ def capacity_figures(
     y = f"associations stored (criterion: {config.criterion})"
     if config.criterion != "all" and any(RULES[rule].all_or_nothing for rule in config.rules):
         y = f"associations stored (criterion: {config.criterion}; optimum: all)"
-    hidden = stored[[RULES[rule].width == "hidden" for rule in stored["rule"]]]
-    ratios = hidden.assign(ratio=hidden["weights"] / (2 * hidden["side"] ** 2)) if len(hidden) else hidden
-    together = len(ratios) and ratios["side"].nunique() > 1 and ratios["ratio"].nunique() > 1
+    hidden = with_width(stored, "hidden")
+    hidden = hidden.assign(units=hidden["weights"] / 2, theory=float("nan"))  # the line is one for all of them
+    hidden = hidden.assign(ratio=hidden["units"] / hidden["side"] ** 2).sort_values(["rule", "ratio", "units"])
     if any(len(curve.x) > 1 for curve in by_size.values()) or (by_size and not by_width):
         guides = _guides_by_size(config, precision)
         yield "capacity", scaling_curves(by_size, "Capacity by dimension", x="dimension d", y=y, guides=guides)
-    if together:
-        ratios = ratios.assign(units=ratios["weights"] / 2, theory=float("nan")).sort_values("units")
-        curves = series(ratios.sort_values(["rule", "ratio", "units"]), "units", _of_ratio)
+    if hidden["side"].nunique() > 1 and hidden["ratio"].nunique() > 1:
+        curves = series(hidden, "units", lambda row: f"{row.rule}, m/d = {row.ratio:.3g}")
         guides = _guides_by_units(config, precision)
         title, x = "Capacity by hidden units times dimension", "m d"
         yield "capacity_by_weights", scaling_curves(curves, title, x=x, y=y, guides=guides)
     if any(len(curve.x) > 1 for curve in by_width.values()):
         yield "capacity_by_width", scaling_curves(by_width, "Capacity by width", x="width m", y=y, guides={})
-
-
-def _of_ratio(row: Any) -> str:
-    return f"{row.rule}, m/d = {row.ratio:.3g}"
 
 
 def _guides_by_size(config: CapacityConfig, precision: dict[str, float]) -> Guides:

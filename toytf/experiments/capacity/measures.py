@@ -144,8 +144,8 @@ def exponents(stored: pd.DataFrame, n_answers: int | None) -> Iterator[Measureme
     yield from power_law(stored, EXPONENT, x="side", by=("rule", "width"))
     yield from power_law(wide, WIDTH_EXPONENT, x="width", by=("rule", "d"))
     # A limited rank has fewer weights to choose freely than entries.
-    yield from power_law(_with_width(stored, "hidden"), WEIGHTS_EXPONENT, x="weights", by=("rule",))
-    free = _with_width(stored, "hidden", "none")
+    yield from power_law(with_width(stored, "hidden"), WEIGHTS_EXPONENT, x="weights", by=("rule",))
+    free = with_width(stored, "hidden", "none")
     in_nats = {name: [nats(value, n_answers) for value in free[name]] for name in ("value", "theory")}
     yield from power_law(free.assign(**in_nats), BITS_EXPONENT, x="weights", by=("rule",))
 
@@ -163,9 +163,9 @@ def collapse(loads: pd.DataFrame) -> Iterator[Measurement]:
             yield COLLAPSE.measurement(_relative_spread(of_rule["value"].to_numpy()), rule=str(rule))
 
 
-def _with_width(stored: pd.DataFrame, *kinds: str) -> pd.DataFrame:
+def with_width(stored: pd.DataFrame, *kinds: str) -> pd.DataFrame:
     """The rows of rules whose width means one of these."""
-    return stored[[RULES[rule].width in kinds for rule in stored["rule"]]]
+    return stored[stored["rule"].isin([name for name, rule in RULES.items() if rule.width in kinds])]
 
 
 def _relative_spread(values: np.ndarray) -> float:
