@@ -1,5 +1,6 @@
 """Plotly figures from rows and arrays: pure functions, used by the page and in notebooks alike."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -244,7 +245,7 @@ def scaling_curves(
     guides: Mapping[str, Callable[[float], float]],
     log_y: bool = True,
 ) -> go.Figure:
-    """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory, dotted guides.
+    """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory, grey ones guides.
 
     log_y=False: for fractions, which may be 0.
     """
@@ -267,13 +268,24 @@ def scaling_curves(
                 line=dashed,
             )
             figure.add_trace(predicted)
-    ticks = sorted({value for curve in curves.values() for value in curve.x})
-    for label, guide in guides.items():
-        dotted = {"color": "gray", "dash": "dot", "width": 1.5}
-        figure.add_trace(go.Scatter(x=ticks, y=[*map(guide, ticks)], name=label, mode="lines", line=dotted))
+    across = sorted({value for curve in curves.values() for value in curve.x})
+    for (label, guide), dash in zip(guides.items(), itertools.cycle(("dot", "dashdot", "longdash", "longdashdot"))):
+        line = {"color": "gray", "dash": dash, "width": 1.5}
+        figure.add_trace(go.Scatter(x=across, y=[*map(guide, across)], name=label, mode="lines", line=line))
+    ticks = _apart(across)
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
     figure.update_yaxes(type="log" if log_y else "linear", title=y)
     return styled(figure, title, x=x, height=520)
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Those of ascending values that can be read side by side on a logarithmic axis: each 1/25 of it from the next."""
+    step = (values[-1] / values[0]) ** (1 / 25) if values and values[0] > 0 else 1.0
+    kept: list[float] = []
+    for value in values:
+        if not kept or value >= step * kept[-1]:
+            kept.append(value)
+    return kept
 
 
 def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, Series]:

@@ -23,13 +23,18 @@ STORED = Group(
          "tell: the upper end of the search."),
         ("*/not_found", "Smallest number of pairs for which no memory was found, which does not prove that there is "
          "none: the upper end of the search."),
+        ("trained_mlp*", "Pairs that trained hidden units store at this dimension d and width m; theory is a line that "
+         "others drew through what they measured, nothing derived."),
         ("*", "Pairs that this rule stores at this dimension d, and width m if it has one; more is better, and theory "
          "is about random vectors."),
     ),
 )  # fmt: skip
 OVER_THEORY = Group(
     "over_theory", "Measured / theory", "At 1 theory predicts the capacity exactly.", headline=(),
-    meanings=(("*", "Pairs stored over what theory predicts for random vectors; 1 if theory is exact."),),
+    meanings=(
+        ("trained_mlp*", "Pairs stored over the line that others drew through trained memories; 1 if it fits."),
+        ("*", "Pairs stored over what theory predicts for random vectors; 1 if theory is exact."),
+    ),
 )  # fmt: skip
 LOAD = Group(
     "load", "Load p log p / (d_in d_out) of p pairs",
