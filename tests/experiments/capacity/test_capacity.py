@@ -338,7 +338,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tolerance": ({"rules": ["optimum"], "dimensions": [6]}, {"tolerance": 0.45}),
     "trained.lr": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 20, "lr": 1e-3}}),
     "trained.steps": ({"rules": ["trained_linear"], "trained": {"steps": 20}}, {"trained": {"steps": 1}}),
-    "starts": ({"rules": ["trained_mlp"], "widths": [4], "trained": {"steps": 100}}, {"starts": 6}),
+    "starts": ({"rules": ["trained_mlp"], "widths": [4], "trained": {"steps": 100}, "seeds": [0, 1, 2]}, {"starts": 8}),
     "seeds": ({}, {"seeds": [1]}),
 }
 ELSEWHERE = {"experiment", "device", "threads", "logging", "iterations"}

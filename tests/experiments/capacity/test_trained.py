@@ -1,11 +1,12 @@
 """Trained memories in the experiment capacity: widths relative to d, one start for all, one curve, bits per weight."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import toytf
 from toytf import theory
@@ -13,8 +14,8 @@ from toytf.experiments.capacity.case import CapacityCase, predicted_capacity
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.capacity.experiment import Capacity
 from toytf.experiments.capacity.measures import collapse, exponents
-from toytf.experiments.capacity.search import first_pairs
-from toytf.memory import RULES
+from toytf.experiments.capacity.search import _try, first_pairs
+from toytf.memory import RULES, Association, AssociationStream, MLPMemory, Rule, RuleInputs, Trained
 
 Run = Callable[..., toytf.Run]
 
@@ -77,11 +78,23 @@ def test_a_certified_rule_means_all_pairs_beside_one_that_may_miss_some(run_quie
     assert "(without an error)" in next(iter(Capacity(both.config).findings(both)))
 
 
-def test_a_second_start_never_stores_less(run_quietly: Run, hidden: toytf.Run) -> None:
-    """The first training is the same one, so that what it stored is stored; the search goes on from there."""
-    one = run_quietly(experiment="capacity", **{**MLP, "dimensions": [4], "width_ratios": [1], "starts": 1})
-    name = "capacity/trained_mlp_d4_m4"
-    assert one.summary[f"{name}/feasible"] <= hidden.summary[f"{name}/feasible"]
+def test_a_training_that_cannot_reach_a_key_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained twice in vain because the unit is off for the keys, and a third time with the unit on."""
+    begun: list[int] = []
+
+    def attempts(rule: Rule, inputs: Sequence[RuleInputs]) -> list[Trained]:
+        begun.append(len(inputs))
+        unit = torch.full((1, 4), -1.0 if len(begun) < 3 else 1.0)
+        memories = [MLPMemory(unit, torch.ones(1, 4)) for _ in inputs]
+        return [Trained(memory, 1.0 if len(begun) > 3 else 0.5, 1) for memory in memories]
+
+    monkeypatch.setattr(Rule, "attempts", attempts)
+    monkeypatch.setattr(AssociationStream, "prefix", lambda self, n: positive)
+    positive = Association(torch.ones(3, 4), torch.eye(4)[:3], torch.arange(3))
+    given = config(rules=["trained_mlp"], dimensions=[4], widths=[1], starts=8)
+    stream = AssociationStream(0, 4, 4)
+    assert _try(given, CapacityCase("trained_mlp", 4, 1), [stream, stream], 3) == {}
+    assert begun == [2, 2, 2]  # off, off, and then on without success: more starts would not help
 
 
 # --- what is measured

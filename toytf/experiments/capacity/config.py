@@ -66,8 +66,8 @@ class CapacityConfig(SeededConfig):
     """A margin below this counts as zero, in standard deviations of a score of whitened vectors."""
     trained: TrainedRulesConfig = TrainedRulesConfig()
     starts: PositiveInt = 1
-    """For a trained rule: how many trainings, from different initial weights, must fail before a number of pairs counts
-    as not stored. Narrow hidden layers need two: one that is off for some key fails even with few pairs."""
+    """How often a training may begin, from other initial weights each time, if it fails because some key has no hidden
+    unit that is on: nothing can be learned of such a key. Narrow layers need several."""
 
     @property
     def worth_threads(self) -> int:

@@ -122,9 +122,8 @@ def _try(
     """The memories of n pairs that were found, by seed: not found counts as infeasible, so that capacity is a bound."""
     criterion = config.criterion_of(case.rule)
     goal = 1.0 if criterion == "all" else criterion
-    largest: dict[int, Largest] = {}
-    for start in range(config.starts if RULES[case.rule].search == "trained" else 1):
-        left = [stream for stream in streams if stream.seed not in largest]
+    left, found = [*streams], dict[int, Largest]()
+    for start in range(config.starts):
         inputs = [
             RuleInputs(
                 stream.prefix(n),
@@ -135,10 +134,16 @@ def _try(
             )
             for stream in left
         ]
-        for stream, given, one in zip(left, inputs, RULES[case.rule].attempts(inputs) if left else [], strict=True):
-            if one.recall >= goal:
-                largest[stream.seed] = Largest(given.association, one.memory)
-    return largest
+        attempts = RULES[case.rule].attempts(inputs) if inputs else []
+        tried = [*zip(left, inputs, attempts, strict=True)]
+        found |= {stream.seed: Largest(of.association, one.memory) for stream, of, one in tried if one.recall >= goal}
+        left = [stream for stream, of, one in tried if one.recall < goal and _died(one.memory, of.association)]
+    return found
+
+
+def _died(memory: Readable, association: Association) -> bool:
+    """Is there a key for which no hidden unit is on? Its output is 0, and no gradient comes from it."""
+    return not isinstance(memory, torch.Tensor) and bool((memory(association.keys) == 0).all(1).any())
 
 
 def _half_point(config: CapacityConfig, case: CapacityCase, seed: int, guess: float) -> Bracket:
