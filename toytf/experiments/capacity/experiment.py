@@ -64,8 +64,8 @@ class Capacity(Study[CapacityCase]):
 
     def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
         """The powers of d, width and weights that capacity grows with, and how well all widths are on one curve."""
-        yield from exponents(self._of(STORED, table), self.config.data.n_answers)
         yield from collapse(self._of(HIDDEN_LOAD, table))
+        yield from exponents(self._of(STORED, table), self.config.data.n_answers)
 
     def findings(self, run: Run) -> Iterable[str]:
         """What the rules store at the largest size and width, the best first, and whether widths collapse."""

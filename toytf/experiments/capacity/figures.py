@@ -25,7 +25,7 @@ def capacity_figures(
 
     stored: capacities over seeds, with rule, d, width, side and weights; precision: bits per weight, by rule.
     """
-    by_size = series(stored, "side", lambda row: row.rule + ("" if pd.isna(row.width) else f", width {row.width}"))
+    by_size = series(stored, "side", lambda row: row.rule + _width(config, row))
     by_width = series(stored.dropna(subset="width"), "width", lambda row: f"{row.rule}, d = {row.d}")
     y = f"associations stored (criterion: {config.criterion})"
     if config.criterion != "all" and any(RULES[rule].all_or_nothing for rule in config.rules):
@@ -43,6 +43,13 @@ def capacity_figures(
         yield "capacity_by_weights", scaling_curves(curves, title, x=x, y=y, guides=guides)
     if any(len(curve.x) > 1 for curve in by_width.values()):
         yield "capacity_by_width", scaling_curves(by_width, "Capacity by width", x="width m", y=y, guides={})
+
+
+def _width(config: CapacityConfig, row: Any) -> str:
+    """How the curve of a width is called: by its ratio, if those are given, which is the same at all sizes."""
+    if pd.isna(row.width):
+        return ""
+    return f", m/d = {row.weights / (2 * row.side**2):.2g}" if config.width_ratios else f", width {row.width}"
 
 
 def _guides_by_size(config: CapacityConfig, precision: dict[str, float]) -> Guides:

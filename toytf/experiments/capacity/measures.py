@@ -141,18 +141,17 @@ def nats(p: float, n_answers: int | None) -> float:
 
 
 def exponents(stored: pd.DataFrame, n_answers: int | None) -> Iterator[Measurement]:
-    """The powers of d, of the width, and of the number of weights that capacity grows with.
+    """The powers of the number of weights, of d and of the width that capacity grows with.
 
     stored: rows of capacities with the columns rule, d, width, side and weights.
     """
-    wide = stored.dropna(subset="width")
-    yield from power_law(stored, EXPONENT, x="side", by=("rule", "width"))
-    yield from power_law(wide, WIDTH_EXPONENT, x="width", by=("rule", "d"))
     # A limited rank has fewer weights to choose freely than entries.
     yield from power_law(with_width(stored, "hidden"), WEIGHTS_EXPONENT, x="weights", by=("rule",))
     free = with_width(stored, "hidden", "none")
     in_nats = {name: [nats(value, n_answers) for value in free[name]] for name in ("value", "theory")}
     yield from power_law(free.assign(**in_nats), BITS_EXPONENT, x="weights", by=("rule",))
+    yield from power_law(stored, EXPONENT, x="side", by=("rule", "width"))
+    yield from power_law(stored.dropna(subset="width"), WIDTH_EXPONENT, x="width", by=("rule", "d"))
 
 
 def collapse(loads: pd.DataFrame) -> Iterator[Measurement]:
