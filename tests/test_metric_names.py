@@ -36,6 +36,9 @@ SMALL: dict[str, dict[str, Any]] = {
         "resolution": 0.9, "trained": {"steps": 40},
     },
     "capacity/scores.yaml": {"dimension": 16, "n": 40},
+    "capacity/trained_mlp.yaml": {
+        "dimensions": [4, 5], "width_ratios": [1, 2], "resolution": 0.9, "trained": {"lr": 0.1, "steps": 40},
+    },
     "factual/quick.yaml": {
         **TRAINING,
         "task": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
