@@ -17,7 +17,7 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 from image_runs import COLOURS, FAINT, OUTPUT, PALE, TRIGGER, run
-from memory_images import capacity, filling, limits
+from memory_images import capacity, filling, hidden_units, limits
 from picture import GREY, INK, TITLE, Panel, Picture
 
 from toytf.memory import hebbian
@@ -322,7 +322,7 @@ def plateau() -> Picture:
 
 PICTURES: dict[str, Callable[[], Picture]] = {
     made.__name__: made
-    for made in (front, circuit, attention, recalled, matrices, delay, plateau, capacity, limits, filling)
+    for made in (front, circuit, attention, recalled, matrices, delay, plateau, capacity, hidden_units, limits, filling)
 }
 
 

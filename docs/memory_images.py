@@ -6,7 +6,7 @@ from image_runs import COLOURS, PALE, run
 from picture import GREY, INK, TITLE, Picture
 
 from toytf.experiments.filling.curves import recalls
-from toytf.theory import asymptotic_capacity
+from toytf.theory import HIDDEN_LOAD, asymptotic_capacity
 
 
 def capacity() -> Picture:
@@ -31,6 +31,32 @@ def capacity() -> Picture:
     frame = {"type": "log", "gridcolor": PALE}
     panel.axis("x", title_text="d", tickvals=sizes, range=[np.log10(15), np.log10(68)], **frame)
     panel.axis("y", title_text="pairs stored without an error", tickvals=[10, 30, 100, 300], **frame)
+    return picture
+
+
+def hidden_units() -> Picture:
+    """How many pairs trained hidden units store: all widths on one curve in m d, with the line of other authors."""
+    picture = Picture(560)
+    panel = picture.panel(110, 20, 960, 480)
+    table = run("capacity/trained_mlp").table
+    table = table[(table["group"] == "capacity") & ~table["variant"]]
+    table = table.assign(units=table["width"] * table["d"], ratio=table["width"] // table["d"])
+    units = np.geomspace(table["units"].min(), table["units"].max(), 30)
+    line = [asymptotic_capacity(1, 1, constant=HIDDEN_LOAD * float(x)) for x in units]
+    panel.curve(units, line, GREY, dash="dash")
+    shades = dict(zip((1, 2, 4, 8), ("#9ecae1", "#4292c6", "#08519c", "#041f3d"), strict=True))
+    symbols = {8: "circle", 11: "square", 16: "diamond"}
+    for (d, ratio), found in table.groupby(["d", "ratio"]):
+        dot = {"color": shades[ratio], "size": 18, "symbol": symbols[d]}
+        spread = {"array": [found["value"].std()], "color": shades[ratio], "thickness": 2}
+        x, y = [found["units"].iloc[0]], [found["value"].mean()]
+        panel.draw(go.Scatter(x=x, y=y, error_y=spread, mode="markers", marker=dot))
+    words = "<br>".join(f'<span style="color:{colour}">●</span> m/d = {ratio}' for ratio, colour in shades.items())
+    panel.beside(f"{words}<br>● d = 8, ■ 11, ◆ 16", 2.55, INK)
+    panel.beside("dashed: the line that<br>the authors drew,<br>p log p = 2.86 m d", 1.9, GREY)
+    frame = {"type": "log", "gridcolor": PALE}
+    panel.axis("x", title_text="m d", tickvals=[64, 128, 256, 512, 1024, 2048], **frame)
+    panel.axis("y", title_text="pairs stored, 99 % recalled", tickvals=[30, 100, 300, 1000], **frame)
     return picture
 
 
