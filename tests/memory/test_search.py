@@ -1,7 +1,8 @@
 """Searches for a capacity end, and end at the right place."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from toytf.memory import Status
-from toytf.memory.search import Bracket, bisect, half_point, run_together
+from toytf.memory.search import Bracket, bisect, climb, half_point, ladder, run_together
 
 
 def answer(p: int, threshold: int) -> Status:
@@ -19,8 +20,12 @@ def answer(p: int, threshold: int) -> Status:
 def search(
     status: Callable[[int], Status], guess: float, resolution: float, *, doubling: bool = False
 ) -> tuple[Bracket, list[int]]:  # fmt: skip
-    """The bracket, and the questions on the way to it."""
-    steps = bisect(guess, resolution, doubling=doubling)
+    """The bracket of a bisection, and the questions on the way to it."""
+    return answered(bisect(guess, resolution, doubling=doubling), status)
+
+
+def answered(steps: Generator[int, Status, Bracket], status: Callable[[int], Status]) -> tuple[Bracket, list[int]]:
+    """What a search finds, and what it asked."""
     asked = [next(steps)]
     while len(asked) < 200:
         try:
@@ -106,6 +111,79 @@ def test_searches_in_step_find_what_each_finds_alone(thresholds: dict[str, int],
     assert together == {name: bracket for name, (bracket, _) in alone.items()}
     # As many rounds as the longest search has questions.
     assert rounds == max((len(asked) for _, asked in alone.values()), default=0)
+
+
+# Climbing a ladder, where success may come and go
+
+LADDER = ladder(8, 0.1, 2, 512)
+
+
+def climbed(stored: Callable[[int], bool], scan: int = 2, sizes: list[int] = LADDER) -> tuple[Bracket, list[int]]:
+    return answered(climb(sizes, 8, scan), lambda p: Status.FEASIBLE if stored(p) else Status.INFEASIBLE)
+
+
+@given(start=st.integers(2, 60), growth=st.floats(0.001, 0.99), smallest=st.integers(1, 2), above=st.integers(0, 2000))
+def test_a_ladder_grows_by_its_factor_and_has_its_ends(start: int, growth: float, smallest: int, above: int):
+    sizes = ladder(start, growth, smallest, start + above)
+    assert start in sizes
+    assert (sizes[0], sizes[-1]) == (smallest, start + above)
+    for low, high in itertools.pairwise(sizes[:-1]):
+        assert low < high <= max(low + 1, low * (1 + growth) + 1)  # rounded to whole numbers
+
+
+@settings(max_examples=200)
+@given(threshold=st.integers(2, 511), scan=st.integers(1, 4))
+def test_a_climb_ends_where_a_monotone_success_does(threshold: int, scan: int):
+    bracket, asked = climbed(lambda p: p <= threshold, scan)
+    low = max(size for size in LADDER if size <= threshold)
+    high = LADDER[LADDER.index(low) + 1]
+    assert bracket == Bracket(low, high, (low + high) / 2)
+    assert len(asked) <= 12 + 2 * scan  # six doublings from 8 to 512, six halves of 45 rungs
+
+
+@settings(max_examples=300)
+@given(stored=st.sets(st.sampled_from(LADDER)), scan=st.integers(1, 4))
+def test_what_a_climb_reports_was_asked_and_is_true_whatever_is_stored(stored: set[int], scan: int):
+    bracket, asked = climbed(stored.__contains__, scan)
+    assert asked[0] == 8
+    assert len(set(asked)) == len(asked)
+    assert set(asked) <= set(LADDER)
+    assert bracket.feasible == max(stored & set(asked), default=0)
+    assert bracket.infeasible == min(set(asked) - stored, default=None)
+    best = LADDER.index(bracket.feasible) if bracket.feasible else -1
+    assert not stored & set(LADDER[best + 1 : best + 1 + scan])
+    if bracket.infeasible is not None:
+        worst = LADDER.index(bracket.infeasible)
+        assert set(LADDER[max(0, worst - scan) : worst]) <= stored
+
+
+def test_a_climb_passes_a_gap_that_its_scan_spans():
+    """The case that is known of trainings: 12 subjects stored, 13 to 15 not, 16 stored."""
+    gap = [*range(2, 13), 16]
+    sizes = [*range(2, 65)]
+    bracket, _ = climbed(gap.__contains__, 2, sizes)
+    assert bracket == Bracket(16, 13, 14.5)  # by doubling
+    lonely = [*range(2, 12), 14]
+    assert climbed(lonely.__contains__, 3, sizes)[0] == Bracket(14, 12, 13.0)
+    assert climbed(lonely.__contains__, 1, sizes)[0].feasible in (11, 14)
+
+
+def test_a_climb_goes_down_if_its_start_fails():
+    bracket, asked = climbed(lambda p: p <= 3)
+    assert bracket == Bracket(3, 4, 3.5)
+    assert asked[:3] == [8, 4, 2]
+
+
+def test_a_climb_that_finds_nothing_has_asked_for_the_smallest():
+    bracket, asked = climbed(lambda _: False)
+    assert bracket == Bracket(0, 2, 1.0)
+    assert asked == [8, 4, 2, 3]
+
+
+def test_a_climb_that_never_fails_ends_at_the_top():
+    bracket, asked = climbed(lambda _: True)
+    assert bracket == Bracket(512, None, 512.0)
+    assert asked[:7] == [8, *(next(size for size in LADDER if size >= 2 * low) for low in asked[:5]), 512]
 
 
 # Half points

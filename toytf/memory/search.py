@@ -1,12 +1,13 @@
 """Searching for a capacity: the largest number of pairs that a rule stores.
 
-Two situations. If the first p pairs of a stream can be stored, so can fewer: whether they can changes once, and
+Three situations. If the first p pairs of a stream can be stored, so can fewer: whether they can changes once, and
 `bisect` finds where. A one-shot rule has no such order (one more pair may repair another), so `half_point` asks many
-streams at several p and finds where half of them succeed.
+streams at several p and finds where half of them succeed. A training may fail at a size and succeed at a larger one,
+and each takes long: `climb` asks about few sizes, all on one `ladder`, and looks around where it ends.
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,7 +28,10 @@ MAX_PAIRS = 2**22
 
 @dataclass(frozen=True)
 class Bracket:
-    """Between which p the answer changes, and the estimate: the midpoint, or the p at which no answer was found."""
+    """Between which p the answer changes, and the estimate: the midpoint, or the p at which no answer was found.
+
+    Of a `climb`: the largest p that was stored, 0 for none, and the smallest that was not, which may be below it.
+    """
 
     feasible: int
     infeasible: int | None
@@ -62,6 +66,53 @@ def bisect(guess: Real, resolution: Real, *, doubling: bool = False) -> Generato
         else:
             p = (low + high) // 2
     return Bracket(low, high, (low + high) / 2)
+
+
+def ladder(start: int, growth: Real, smallest: int, largest: int) -> list[int]:
+    """Sizes to ask about, ascending: each about the factor 1 + growth above the one before, and `start` is one of them.
+
+    It depends on nothing that is measured, so searches on one ladder can be compared. largest: the last size.
+    """
+    down, up = [start], [start]
+    while down[-1] > smallest:
+        down.append(max(smallest, min(down[-1] - 1, round(down[-1] / (1 + growth)))))
+    while up[-1] < largest:
+        up.append(min(largest, max(up[-1] + 1, round(up[-1] * (1 + growth)))))
+    return [*reversed(down[1:]), *up]
+
+
+def climb(sizes: Sequence[int], start: int, scan: int) -> Generator[int, Status, Bracket]:
+    """Yield the size to ask about next, get its status sent, return the largest stored and the smallest not stored.
+
+    sizes: a ladder that has `start`. The size is doubled until one is not stored, or halved until one is; then the
+    ladder is bisected in between. As success may come and go, the search ends only when the `scan` sizes above the
+    largest stored one have all failed, and the `scan` sizes below the smallest that failed are all stored. No size is
+    asked about twice.
+    """
+    stored: dict[int, bool] = {}
+    rung: int | None = sizes.index(start)
+    while rung is not None:
+        stored[rung] = (yield sizes[rung]) is Status.FEASIBLE
+        rung = _next_rung(sizes, stored, scan)
+    largest = max((sizes[i] for i, found in stored.items() if found), default=0)
+    smallest_not = min((sizes[i] for i, found in stored.items() if not found), default=None)
+    return Bracket(largest, smallest_not, float(largest) if smallest_not is None else (largest + smallest_not) / 2)
+
+
+def _next_rung(sizes: Sequence[int], stored: Mapping[int, bool], scan: int) -> int | None:
+    """The rung of the ladder to ask about after these answers; None if all that matters is known."""
+    top = len(sizes) - 1
+    best = max((rung for rung, found in stored.items() if found), default=-1)
+    failed = min((rung for rung in stored if rung > best), default=None)
+    if failed is None and best < top:
+        return next((rung for rung in range(best + 1, top) if sizes[rung] >= 2 * sizes[best]), top)
+    if failed is not None and failed > best + 1:
+        if best < 0:
+            return next((rung for rung in range(failed - 1, 0, -1) if 2 * sizes[rung] <= sizes[failed]), 0)
+        return (best + failed) // 2
+    worst = min((rung for rung, found in stored.items() if not found), default=0)
+    around = [*range(best + 1, best + 1 + scan), *range(worst - 1, worst - 1 - scan, -1)]
+    return next((rung for rung in around if 0 <= rung <= top and rung not in stored), None)
 
 
 def run_together(
