@@ -1,13 +1,14 @@
 """Does a model of some size learn a table of some size? One training after another until one does.
 
 One layer of H heads of dimension d_head and a feed-forward part of m hidden units, or none, is trained on tables of
-facts (Nichani, Lee, Bietti 2024, Fig. 4). That a table was not learned is no proof: a longer training, another learning
-rate or other initial weights may do.
+facts (Nichani, Lee, Bietti 2024, Fig. 4), from several initialisations at once. That a table was not learned is no
+proof: a longer training, another learning rate or still other initial weights may do.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -21,9 +22,9 @@ from toytf.models.config import ModelConfig
 from toytf.randomness import generator
 from toytf.stopping import check_stop
 from toytf.training.config import AdamWConfig, TrainConfig
-from toytf.training.learner import SeedLearner, StackedLearner
+from toytf.training.learner import Learner, SeedLearner, StackedLearner
 from toytf.training.loop import Trainer
-from toytf.training.stacking import even_parts, worth_stacking
+from toytf.training.stacking import MOST, even_parts, worth_stacking
 
 
 @dataclass(frozen=True)
@@ -74,23 +75,28 @@ class Trial:
 
 
 def trained_accuracies(config: FactTrainingsConfig, trials: Sequence[Trial]) -> list[list[float]]:
-    """The best accuracy of each training of every trial, one learning rate after the other until one reaches the goal.
+    """The best accuracy of each training of every trial: all initialisations at one learning rate, then at the next.
 
-    Trials differ only in their seeds; where steps are small, they are trained as one tensor program.
+    It goes on until one reaches the goal. Trials differ only in their seeds; where steps are small, they are trained as
+    one tensor program.
     """
     found: list[list[float]] = [[] for _ in trials]
     for lr in config.learning_rates:
         left = [i for i, accuracies in enumerate(found) if max(accuracies, default=0.0) < config.goal]
-        if left:
-            learners = [_learner(config, trials[i], lr) for i in left]
-            stacks = even_parts(learners, math.ceil(len(left) / _worth_stacking(learners[0])))
-            bests = [best for stack in stacks for best in _train(config, stack)]
-            for i, best in zip(left, bests, strict=True):
-                found[i].append(best)
+        at_once = max(1, MOST // config.initializations)
+        for some in even_parts(left, math.ceil(len(left) / at_once)):
+            for i, accuracies in zip(some, _train(config, [trials[i] for i in some], lr), strict=True):
+                found[i] += accuracies
     return found
 
 
-def _learner(config: FactTrainingsConfig, trial: Trial, lr: float) -> SeedLearner:
+def initialization_seed(seed: int, number: int) -> int:
+    """The seed by which an initialisation draws its model and its sequences; that of the first is the seed itself."""
+    return generator(seed, "initialization", number).initial_seed() if number else seed
+
+
+def _learners(config: FactTrainingsConfig, trial: Trial, lr: float) -> list[SeedLearner]:
+    """All initialisations of a trial: models of their own that learn the same table."""
     facts = FactualConfig(
         kind="factual",
         n_subjects=trial.table.S,
@@ -100,35 +106,66 @@ def _learner(config: FactTrainingsConfig, trial: Trial, lr: float) -> SeedLearne
         seq_len=config.seq_len,
     )
     task = build_task(facts, torch.device(config.device))
-    train = TrainConfig(steps=config.steps, batch_size=config.batch_size, loss=task.goal, optimizer=AdamWConfig(lr=lr))
-    return SeedLearner(build_model(trial.sizes.model, task, trial.seed), task, (), train, trial.seed)
+    optimizer = AdamWConfig(lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)  # as in the code of the paper
+    train = TrainConfig(steps=config.steps, batch_size=config.batch_size, loss=task.goal, optimizer=optimizer)
+    seeds = [initialization_seed(trial.seed, number) for number in range(config.initializations)]
+    return [SeedLearner(build_model(trial.sizes.model, task, seed), task, (), train, seed) for seed in seeds]
 
 
-def _worth_stacking(learner: SeedLearner) -> int:
-    sizes = learner.task.config.sizes()
-    return 1 if sizes is None else worth_stacking(learner.config, learner.model_config, sizes)
+def _train(config: FactTrainingsConfig, trials: Sequence[Trial], lr: float) -> list[list[float]]:
+    """The best accuracy of every initialisation of each trial, all trained side by side.
+
+    At every look those of a table that one of them has learned end; so does one whose loss is not finite. From
+    `prune_at` on only the best of each table goes on.
+    """
+    rivals = [_learners(config, trial, lr) for trial in trials]
+    learners = [learner for of_table in rivals for learner in of_table]
+    best, diverged = dict.fromkeys(learners, 0.0), set[SeedLearner]()
+    trainers = [Trainer(program, learners[0].config) for program in _programs(learners)]
+    for step in chain(range(config.check_every, config.steps, config.check_every), [config.steps]):
+        for trainer in trainers:
+            _advance(trainer, step)
+        check_stop()
+        for trainer in trainers:
+            for learner, finite in zip(trainer.learner.members, trainer.loss_sum.isfinite().tolist(), strict=True):
+                best[learner] = max(best[learner], _accuracy(config, learner, step))
+                if not finite:
+                    diverged.add(learner)
+        healthy = [[learner for learner in of_table if learner not in diverged] for of_table in rivals]
+        if step >= config.prune_at * config.steps:
+            healthy = [sorted(of_table, key=lambda learner: -best[learner])[:1] for of_table in healthy]
+        left = zip(rivals, healthy, strict=True)
+        going = {one for of_table, able in left if max(map(best.__getitem__, of_table)) < config.goal for one in able}
+        trainers = [kept for trainer in trainers if (kept := _of(trainer, going))]
+        if not trainers:
+            break
+    return [[best[learner] for learner in of_table] for of_table in rivals]
 
 
-def _train(config: FactTrainingsConfig, learners: Sequence[SeedLearner]) -> list[float]:
-    """The best accuracy of each; a training ends at the goal, after all steps, or with a loss that is not finite."""
-    best = dict.fromkeys(learners, 0.0)
-    stacked = _worth_stacking(learners[0]) > 1  # however many are left: bits depend on it
-    trainer = Trainer(StackedLearner(learners) if stacked else learners[0], learners[0].config)
-    while trainer.step < config.steps:
-        for step in trainer.steps():
-            if step % config.check_every == 0 or step == config.steps:
-                check_stop()
-                finite = trainer.loss_sum.isfinite().tolist()
-                for learner in trainer.learner.members:
-                    best[learner] = max(best[learner], _accuracy(config, learner, step))
-                members = enumerate(trainer.learner.members)
-                left = [i for i, learner in members if best[learner] < config.goal and finite[i]]
-                if not left:
-                    return [*best.values()]
-                if len(left) < len(finite):
-                    trainer = trainer.of(left)
-                    break
-    return [*best.values()]
+def _programs(learners: Sequence[SeedLearner]) -> Sequence[Learner]:
+    """What is computed at a time: one stack of all if their steps are small, else each alone.
+
+    However many there are: bits depend on it.
+    """
+    one = learners[0]
+    sizes = one.task.config.sizes()
+    stacked = sizes is not None and worth_stacking(one.config, one.model_config, sizes) > 1
+    return [StackedLearner(learners)] if stacked else learners
+
+
+def _advance(trainer: Trainer, until: int) -> None:
+    """Take the steps up to this one."""
+    for step in trainer.steps():
+        if step == until:
+            break
+
+
+def _of(trainer: Trainer, going: Collection[SeedLearner]) -> Trainer | None:
+    """The training of those members that go on; None if there are none."""
+    left = [i for i, learner in enumerate(trainer.learner.members) if learner in going]
+    if len(left) == len(trainer.learner.members):
+        return trainer
+    return trainer.of(left) if left else None
 
 
 def _accuracy(config: FactTrainingsConfig, learner: SeedLearner, step: int) -> float:

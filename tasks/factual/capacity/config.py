@@ -33,6 +33,11 @@ class FactTrainingsConfig(SeededConfig):
 
     goal: Annotated[float, Field(gt=0, le=1)] = 0.99
     """The accuracy at which training ends and the table counts as stored; it is confirmed on further sequences."""
+    initializations: PositiveInt = 3
+    """Models that are drawn anew, vectors and weights, and trained on the same table; it counts as stored if one of
+    them reaches the goal, because a training may get stuck where another does not."""
+    prune_at: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """The share of the steps after which only the best of these models so far is trained on; 1: all are, to the end."""
     learning_rates: Annotated[tuple[PositiveFloat, ...], Unique] = Field(default=(1e-2, 3e-3, 1e-3), min_length=1)
     """Learning rates of AdamW, tried in this order from the same initial weights until one reaches the goal."""
     steps: PositiveInt = 2**14
@@ -53,8 +58,9 @@ class FactTrainingsConfig(SeededConfig):
         largest = max(self.batch_size, self.check_sequences)
         data = {"batch_size": self.batch_size, "check_sequences": self.check_sequences, "seq_len": self.seq_len}
         n_tokens, n_answers = 2 * (S + R), R * D
+        models = {**sizes, "initializations": self.initializations}
         return [
-            Need("weights, gradients and the optimiser", 4 * FLOAT * parameters, sizes),
+            Need("weights, gradients and the optimiser", 4 * FLOAT * parameters * self.initializations, models),
             Need("the fact table", DOUBLE * (6 * S * R + 3 * R * n_answers), sizes),
             Need("the sequences of a step", largest * (3 * INT * self.seq_len + 2 * DOUBLE * n_tokens), data),
             Need("the logits of a step", 3 * FLOAT * largest * n_answers, data),
@@ -76,8 +82,21 @@ class FactCapacityConfig(FactTrainingsConfig):
     """How a table of S subjects grows. equal: R = S relations; square: R = ⌊√S⌋; distinct: R = S with D = S answers."""
     n_answers: AtLeastTwo | None = None
     """D: answers of each relation (default 8; with `table: distinct` they are S)."""
+    start: AtLeastTwo = 8
+    """The S from which every search begins, whatever the model: it is doubled while tables are stored, else halved."""
+    largest: AtLeastTwo = 512
+    """The largest S that is tried."""
     resolution: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Relative width in S at which a search stops; in facts it is twice as much."""
+    """Relative distance of two sizes S of the ladder on which all searches go; in facts it is twice as much."""
+    scan: PositiveInt = 2
+    """A search ends when so many sizes above the largest table stored have failed, and so many below the smallest one
+    not stored are stored: success may come and go."""
+
+    @model_validator(mode="after")
+    def _starts_below_its_end(self) -> "FactCapacityConfig":
+        if self.start > self.largest:
+            raise ValueError(f"start = {self.start} is above largest = {self.largest}, where a search ends")
+        return self
 
     @model_validator(mode="after")
     def _models_exist(self) -> "FactCapacityConfig":

@@ -1,7 +1,8 @@
 """The experiment `fact_capacity`: the largest table of facts that trained models of each size learn.
 
-A search asks whether a table can be learned, by training until an accuracy is reached. So a capacity is what this
-training finds, and a lower bound of what the model could hold.
+A search asks whether a table can be learned, by training several initialisations until one reaches an accuracy. So a
+capacity is what this training finds, and a lower bound of what the model could hold. All searches begin at the same
+size and go on the same ladder of sizes, so what they find cannot come from where they looked.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from toytf import theory
 from toytf.experiments.study import Study, factors
 from toytf.fits import power_law
 from toytf.measurement import Group, Headline, Measurement, Quantity, flat
-from toytf.memory.search import Bracket, bisect, run_together
+from toytf.memory.search import Bracket, climb, ladder, run_together
 from toytf.memory.solver import Status
 from toytf.report.story import against, amount, told
 from toytf.runs import Run
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 CAPACITY = Group(
     "capacity", "Facts stored",
-    "Halfway between the largest table that was learned and the smallest that was not; theory is the line of 0.15 "
-    "facts per parameter.",
+    "Halfway between the largest table that was learned and the smallest that was not, which may be below it; theory "
+    "is the line of 0.15 facts per parameter.",
     variants=("end",),
     headline=(Headline("*", "facts stored at d = {d}, α = {alpha}, β = {beta}"),),
     meanings=(
         ("*/feasible", "Facts of the largest table that such a model learned; it can hold at least these."),
-        ("*/not_found", "Facts of the smallest table that no training of such a model learned, which does not prove "
-         "that none could."),
+        ("*/not_found", "Facts of the smallest table that no training learned, which proves nothing; below the largest "
+         "learned, success came and went."),
         ("*", "Facts that such a model learns, halfway between the largest table learned and the smallest one not "
          "learned; more is better."),
     ),
@@ -97,12 +98,6 @@ FAILED = Group(
     headline=(Headline("*", "searches that found nothing, d = {d}, α = {alpha}, β = {beta}", 1),),
     meanings=(("*", "Fraction of the seeds in which not even the smallest table was learned; 0 is best."),),
 )  # fmt: skip
-
-FIRST_GUESS = {True: 0.1, False: 0.05}
-"""Facts per parameter from which a search begins, with and without a feed-forward part.
-
-Below what is expected: what can be learned ends early, what cannot takes all steps at all learning rates.
-"""
 
 MIN_SUBJECTS = 2
 """The smallest S that is tried: if it fails, there is no capacity to report."""
@@ -168,7 +163,7 @@ class FactCapacity(Study[FactCapacityCase]):
         yield TRAININGS.measurement(n_trainings)
 
     def search(self, case: FactCapacityCase, seeds: Sequence[int]) -> dict[int, tuple[Bracket, int]]:
-        """Bisection for the largest S whose table is learned, and how many trainings it took, in every seed."""
+        """The largest S that is learned and the smallest that is not, and how many trainings it took, in every seed."""
         sizes, n_trainings = self.sizes(case), Counter[int]()
 
         def ask(questions: dict[int, int]) -> dict[int, Status]:
@@ -182,9 +177,9 @@ class FactCapacity(Study[FactCapacityCase]):
                     answers[seed] = Status.FEASIBLE if learned else Status.INFEASIBLE
             return answers
 
-        n_facts = FIRST_GUESS[case.beta > 0] * sizes.n_parameters
-        guess = n_facts ** (2 / 3 if self.config.table == "square" else 1 / 2)  # S R = S^(3/2), or S²
-        brackets = run_together({seed: bisect(guess, self.config.resolution) for seed in seeds}, ask)
+        start, scan = self.config.start, self.config.scan
+        subjects = ladder(start, self.config.resolution, MIN_SUBJECTS, self.config.largest)
+        brackets = run_together({seed: climb(subjects, start, scan) for seed in seeds}, ask)
         return {seed: (brackets[seed], n_trainings[seed]) for seed in seeds}
 
     def conclude(self, table: "pd.DataFrame") -> Iterator[Measurement]:

@@ -7,11 +7,13 @@ import toytf
 
 SMALL: dict[str, Any] = {
     "goal": 0.8,
+    "initializations": 2,
+    "prune_at": 0.5,
     "learning_rates": [5e-2],
     "steps": 40,
     "batch_size": 64,
     "check_every": 10,
-    "check_sequences": 64,
+    "check_sequences": 250,
     "seq_len": 4,
     "device": "cpu",
     "threads": 1,
@@ -19,11 +21,13 @@ SMALL: dict[str, Any] = {
 }
 CHANGES: dict[str, Any] = {
     "goal": 0.05,
+    "initializations": 4,  # the best of more
+    "prune_at": 1.0,  # one that was behind may win
     "learning_rates": [2e-2],
     "steps": 20,
     "batch_size": 32,
     "check_every": 1,  # the best of more looks
-    "check_sequences": 50,
+    "check_sequences": 200,
     "seq_len": 6,
     "seeds": [-1, 3],  # a table has no negative seed: it is drawn all the same
 }
