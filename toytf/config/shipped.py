@@ -18,6 +18,7 @@ RENAMED_CONFIGS = {
     "bigram/freeze_kq2": "bigram/delay_kq2",
     "bigram/freeze_output": "bigram/delay_output",
     "bigram/long": "bigram/long_sequences",
+    "factual/capacity_attention": "factual/capacity_quick",
 }
 """Former names of configs, each with the present one."""
 

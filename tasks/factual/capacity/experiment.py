@@ -198,14 +198,22 @@ class FactCapacity(Study[FactCapacityCase]):
             yield from fit(stored, by=("alpha", "beta"))
 
     def _gains(self, densities: "pd.DataFrame") -> Iterator[Measurement]:
-        """Mean facts per parameter with hidden units over those without, at every d where no search failed."""
+        """Mean facts per parameter with hidden units over those without, at every d where no search failed.
+
+        Of the models with hidden units only those count that have as many parameters as one without; if none has, all.
+        """
         known, gains = dict(zip(_cases_of(densities), densities["value"], strict=True)), []
         for d in self.config.dimensions:
-            here = [case for case in self.cases() if case.d == d]
-            kinds = [[case for case in here if (case.beta > 0) is hidden] for hidden in (True, False)]
-            if all(kinds) and all(case in known for case in here):
-                with_hidden, without = (float(np.mean([known[case] for case in kind])) for kind in kinds)
-                gains.append(with_hidden / without)
+            here = {case: self.sizes(case).n_parameters for case in self.cases() if case.d == d}
+            without = [case for case in here if case.beta == 0]
+            with_hidden = [case for case in here if case.beta > 0]
+            sizes = {here[case] for case in without}
+            with_hidden = [case for case in with_hidden if here[case] in sizes] or with_hidden
+            if without and with_hidden and all(case in known for case in here):
+                mean_with, mean_without = (
+                    float(np.mean([known[case] for case in kind])) for kind in (with_hidden, without)
+                )
+                gains.append(mean_with / mean_without)
                 yield GAIN.measurement(gains[-1], d=d)
         if gains:
             yield GAIN.measurement(np.exp(np.mean(np.log(gains))), "all")
