@@ -19,7 +19,6 @@ ELSEWHERE = {
     "value_alignment": ("owned*/head*", "owned*"),  # the same
     "token_exponent": ("*/error",),  # a fit to more than two numbers of tokens
     "signal": ("W_OV2_remapped*",),  # bigram/three_steps_residual
-    "feed_forward_gain": ("*",),  # factual/capacity_attention
     "break": ("*_half", "*_hebbian", "*_least_squares"),  # limits/…
 }
 """Patterns that no metric of the small runs and of the claims has, and what would have one."""

@@ -35,7 +35,8 @@ TASKS = {
     "factual": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
 }
 FEW_STEPS = {
-    "goal": 0.15, "learning_rates": [5e-2], "steps": 10, "check_every": 5, "batch_size": 64, "check_sequences": 64,
+    "goal": 0.15, "initializations": 1, "learning_rates": [5e-2], "steps": 10, "check_every": 5, "batch_size": 64,
+    "check_sequences": 64,
 }  # fmt: skip
 STUDIES: dict[type, dict[str, Any]] = {
     NoiseLearningConfig: {"repeats": 1},
