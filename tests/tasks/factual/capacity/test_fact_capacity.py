@@ -170,6 +170,20 @@ def test_the_power_and_the_gain_are_those_of_the_capacities(tiny: toytf.Run) -> 
         assert row["feed_forward_gain/all"] == pytest.approx(np.prod(gains) ** (1 / 3))  # their geometric mean
 
 
+def test_the_gain_compares_models_of_as_many_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """α = 1, β = 2 and α = 2, β = 0 have 8 d² parameters; a model with 12 d² is left out unless it is alone."""
+
+    def search(study: FactCapacity, case: FactCapacityCase, seeds: list[int]) -> dict[int, tuple[Bracket, int]]:
+        stored = {0.0: 3, 2.0: 5, 4.0: 9}[case.beta]
+        return {seed: (Bracket(stored, None, float(stored)), 1) for seed in seeds}
+
+    monkeypatch.setattr(FactCapacity, "search", search)
+    all_three = toytf.run({**TINY, "mixes": [[1, 2], [1, 4], [2, 0]]}, out=tmp_path / "all")
+    assert all_three.summary["feed_forward_gain/d8"] == pytest.approx(25 / 9)
+    unequal = toytf.run({**TINY, "mixes": [[1, 4], [2, 0]]}, out=tmp_path / "unequal")
+    assert unequal.summary["feed_forward_gain/d8"] == pytest.approx(81 / 12 / (9 / 8))  # facts per parameter
+
+
 def test_the_line_of_the_paper_is_beside_the_tables_it_is_for(tmp_path: Path) -> None:
     small = {"steps": 1, "check_sequences": 8, "dimensions": [4]}
     run = toytf.run({**TINY, **small, "n_answers": None}, out=tmp_path / "run")
