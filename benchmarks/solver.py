@@ -19,8 +19,8 @@ def measure() -> dict[str, float]:
     """Seconds to decide d = 64, against Adam on the cross-entropy until every pair is recalled.
 
     ratio: p = 555, against Adam at the default learning rate of the suite. ratio_best_adam: against the best of eight
-    rates from 0.1 to 1000 in hindsight, the least of ratio_best_adam_500, _555 and _575. solver_seconds: of the solver,
-    p = 555.
+    rates from 0.1 to 1000 in hindsight, the least of ratio_best_adam_500, ratio_best_adam_555 and ratio_best_adam_575.
+    solver_seconds: of the solver, p = 555.
 
     batch_ratio: eight seeds of d = 32, p = 170 as one tensor program, against a loop over them; batch_ratio_d64: of
     d = 64, p = 555. gemm_fraction: the part of an iteration at d = 64 that its products of matrices take at the speed

@@ -253,7 +253,7 @@ SECTIONS = {
         "Can a matrix store these pairs? The solver finds one or proves that there is none. Adam can only find one, "
         "and how fast depends on its learning rate, whose best value nobody knows beforehand. Here pairs at d = 64, "
         "which can be stored, on one thread. A batch of large problems is not faster than one by one, because products "
-        "of matrices fill most of an iteration already.",
+        "of matrices, which are no faster in a batch, fill a large part of an iteration.",
         (
             Table(
                 ("compared", ""),
