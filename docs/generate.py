@@ -108,9 +108,10 @@ def expectations(claim: Claim) -> list[tuple[str, str, str, float]]:
 
 INTRODUCTION = """
 A claim is a statement of a paper, or one derived here, as runs and what their metrics should be. There are {counts}.
-The expected numbers come from the paper or from a derivation, never from this code. `toytf claims` checks all claims
-again, in about {minutes:.0f} minutes one run at a time, or in about 40 with `--jobs 2`; `toytf claims bigram` checks
-one area and `toytf claims bigram/ideal` one claim.
+The expected numbers come from the paper, a derivation, a separate simulation, or are our choice; the source says which.
+Where something was chosen after looking at other seeds, the note says so. `toytf claims --jobs 2` checks all claims
+again, in about an hour; `toytf claims bigram` checks one area, `toytf claims bigram/ideal` one claim, and `toytf claims
+--quick` a smaller version of all.
 
 *Confirmed*: every expectation holds. *Refuted*: one fails, on average over seeds, by more than its tolerance plus the
 spread. *Not reached*: one fails by less than that, or in some seeds only. ± after a measured value is the standard

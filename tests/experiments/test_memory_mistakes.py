@@ -75,6 +75,7 @@ MISTAKES: dict[str, tuple[str, list[str], list[str]]] = {
     "unknown_distribution": (CAPACITY, ["data.distribution=gausian"], ['"gausian"', 'did you mean "gaussian"?']),
     "one_answer": (CAPACITY, ["data.n_answers=1"], ["data.n_answers = 1", "greater than or equal to 2"]),
     "three_inputs": (CAPACITY, ["data.inputs=3"], ["data.inputs = 3", "1 or 2"]),
+    "inputs_of_a_matrix": (CAPACITY, ["data.inputs=2"], ["data.inputs = 2 is for rules with hidden units"]),
     "inputs_to_store": (STORAGE, ["data.inputs=2"], ['"inputs"']),
     "no_n": (STORAGE, ["n=null"], ["n is missing", "how many associations"]),
     "n_zero": (STORAGE, ["n=0"], ["n = 0", "greater than 0"]),

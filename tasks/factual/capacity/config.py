@@ -95,7 +95,7 @@ class FactCapacityConfig(FactTrainingsConfig):
     @model_validator(mode="after")
     def _starts_below_its_end(self) -> "FactCapacityConfig":
         if self.start > self.largest:
-            raise ValueError(f"start = {self.start} is above largest = {self.largest}, where a search ends")
+            raise ValueError(f"start = {self.start} is above largest = {self.largest}, where a search ends: change one")
         return self
 
     @model_validator(mode="after")

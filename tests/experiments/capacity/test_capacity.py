@@ -330,7 +330,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "widths": ({"rules": ["low_rank"], "widths": [2]}, {"widths": [3]}),
     "width_ratios": ({"rules": ["low_rank"], "width_ratios": [0.5]}, {"width_ratios": [0.75]}),
     "data.distribution": ({}, {"data": {"distribution": "gaussian"}}),
-    "data.inputs": ({}, {"data": {"inputs": 2}}),
+    "data.inputs": ({"rules": ["mlp_h2"], "widths": [8]}, {"data": {"inputs": 2}}),
     "data.n_answers": ({}, {"data": {"n_answers": 3}}),
     "criterion": ({}, {"criterion": 0.9}),
     "resolution": ({"rules": ["optimum"], "dimensions": [8]}, {"resolution": 0.5}),

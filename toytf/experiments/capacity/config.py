@@ -75,12 +75,25 @@ class CapacityConfig(SeededConfig):
         return 2
 
     @model_validator(mode="after")
+    def _inputs_fit(self) -> "CapacityConfig":
+        for rule in rules_named(self.rules):
+            if self.data.inputs > 1 and rule.width != "hidden":
+                raise ValueError(
+                    f'data.inputs = {self.data.inputs} is for rules with hidden units, and "{rule.name}" has none: use '
+                    "rules such as trained_mlp"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _rules_fit(self) -> "CapacityConfig":
         for d in self.dimensions:
             if (d, d) in self.dimensions:
                 raise ValueError(f"dimensions: {d} is listed twice, once as [{d}, {d}]")
         if self.widths and self.width_ratios:
-            raise ValueError("widths and width_ratios say the same thing in two ways: leave one of them out")
+            raise ValueError(
+                f"widths = {list(self.widths)} and width_ratios = {list(self.width_ratios)} say the same thing in two "
+                "ways: set one of them to []"
+            )
         rules = rules_named(self.rules)
         for rule in rules:
             if rule.width != "none" and not (self.widths or self.width_ratios):
