@@ -44,7 +44,8 @@ MISTAKES: dict[str, tuple[str, list[str], list[str]]] = {
     "widths_for_nothing": (CAPACITY, ["widths=[2]"], ["widths is given", "none of the rules has a width"]),
     "width_for_nothing": (STORAGE, ["width=2"], ["width is given", "none of the rules has a width"]),
     "two_kinds_of_widths": (
-        CAPACITY, ["rules=[low_rank]", "widths=[2]", "width_ratios=[0.5]"], ["widths = [2] and width_ratios", "set one of them"],
+        CAPACITY, ["rules=[low_rank]", "widths=[2]", "width_ratios=[0.5]"],
+        ["widths = [2] and width_ratios = [0.5]", "set one of them to []"],
     ),
     "ratios_for_nothing": (CAPACITY, ["width_ratios=[2]"], ["width_ratios is given", "none of the rules has a width"]),
     "ratio_above_rank": (CAPACITY, ["rules=[low_rank]", "width_ratios=[2]"], ["width = 8", "4 × 4", "at most 4"]),

@@ -137,7 +137,7 @@ def test_a_climb_ends_where_a_monotone_success_does(threshold: int, scan: int):
     bracket, asked = climbed(lambda p: p <= threshold, scan)
     low = max(size for size in LADDER if size <= threshold)
     high = LADDER[LADDER.index(low) + 1]
-    assert bracket == Bracket(low, high, (low + high) / 2)
+    assert bracket == Bracket(low, high, (low + high) / 2, high)
     assert len(asked) <= 12 + 2 * scan  # six doublings from 8 to 512, six halves of 45 rungs
 
 
@@ -149,11 +149,13 @@ def test_what_a_climb_reports_was_asked_and_is_true_whatever_is_stored(stored: s
     assert len(set(asked)) == len(asked)
     assert set(asked) <= set(LADDER)
     assert bracket.feasible == max(stored & set(asked), default=0)
-    assert bracket.infeasible == min(set(asked) - stored, default=None)
+    failed = set(asked) - stored
+    assert bracket.failed == min(failed, default=None)
+    assert bracket.infeasible == min((size for size in failed if size > bracket.feasible), default=None)
     best = LADDER.index(bracket.feasible) if bracket.feasible else -1
     assert not stored & set(LADDER[best + 1 : best + 1 + scan])
-    if bracket.infeasible is not None:
-        worst = LADDER.index(bracket.infeasible)
+    if bracket.failed is not None:
+        worst = LADDER.index(bracket.failed)
         assert set(LADDER[max(0, worst - scan) : worst]) <= stored
 
 
@@ -162,21 +164,21 @@ def test_a_climb_passes_a_gap_that_its_scan_spans():
     gap = [*range(2, 13), 16]
     sizes = [*range(2, 65)]
     bracket, _ = climbed(gap.__contains__, 2, sizes)
-    assert bracket == Bracket(16, 13, 14.5)  # by doubling
+    assert bracket == Bracket(16, 17, 16.5, 13)  # by doubling
     lonely = [*range(2, 12), 14]
-    assert climbed(lonely.__contains__, 3, sizes)[0] == Bracket(14, 12, 13.0)
-    assert climbed(lonely.__contains__, 1, sizes)[0].feasible in (11, 14)
+    assert climbed(lonely.__contains__, 3, sizes)[0] == Bracket(14, 15, 14.5, 12)
+    assert climbed(lonely.__contains__, 1, sizes)[0] == Bracket(11, 12, 11.5, 12)  # 14 is out of its sight
 
 
 def test_a_climb_goes_down_if_its_start_fails():
     bracket, asked = climbed(lambda p: p <= 3)
-    assert bracket == Bracket(3, 4, 3.5)
+    assert bracket == Bracket(3, 4, 3.5, 4)
     assert asked[:3] == [8, 4, 2]
 
 
 def test_a_climb_that_finds_nothing_has_asked_for_the_smallest():
     bracket, asked = climbed(lambda _: False)
-    assert bracket == Bracket(0, 2, 1.0)
+    assert bracket == Bracket(0, 2, 1.0, 2)
     assert asked == [8, 4, 2, 3]
 
 

@@ -14,7 +14,16 @@ from tests.memory.problems import (
     margin_of,
     pairs,
 )
-from toytf.memory import Association, AssociationStream, StorageProblem, hebbian, max_margin, maximise_margin
+from toytf.memory import (
+    Association,
+    AssociationStream,
+    StorageProblem,
+    decide,
+    hebbian,
+    max_margin,
+    maximise_margin,
+    settle,
+)
 from toytf.memory.certificates import lower_bound, upper_bound
 from toytf.memory.measures import measure_scores
 from toytf.memory.polish import FAINT, _Rows, polish
@@ -207,3 +216,21 @@ def test_a_polish_from_anywhere_finds_the_nearest_point_of_the_hull(own_rivals: 
     lower, upper = float(lower_bound(problem, found.W[None])), float(upper_bound(problem, found.weights[None]))
     assert 0 < upper * (1 - 1.01e-6) <= lower <= upper
     assert found.steps < 25
+
+
+# What is left open
+
+
+def test_what_first_order_steps_leave_open_is_settled():
+    """d = 22: 112 pairs that are stored with a margin of .0014 only, and 116 that are not."""
+    stream = AssociationStream(0, 22, 22, purpose="draw 0")
+    stored, too_many = stream.problem(112), stream.problem(116)
+    open_yet = decide(stored, iterations=100)[0]
+    assert open_yet.status is UNKNOWN
+    settled = settle(stored, open_yet)
+    assert settled.status is FEASIBLE
+    assert 0 < settled.margin_lower <= settled.margin_upper
+    assert float(stream.prefix(112).recall(settled.W)) == 1
+    refuted = settle(too_many, decide(too_many, iterations=5)[0])
+    assert refuted.status is INFEASIBLE
+    assert decide(too_many)[0].status is INFEASIBLE

@@ -147,7 +147,8 @@ def _outcome(one: _Chosen, seeds: "Mapping[str, pd.DataFrame]", failed: Mapping[
     """The verdict on a claim from the seeds of its runs, and why there are none of some."""
     note = " ".join(filter(None, (one.claim.note, *(f"{run}: {failed[run]}." for run in one.configs if run in failed))))
     runs = {run: str(directory) for run, directory in one.directories.items()}
-    return outcome_of(one.name, one.claim, seeds, runs, note.strip(), quick=one.quick)
+    studies = [run for run, config in one.configs.items() if config.experiment != "train"]
+    return outcome_of(one.name, one.claim, seeds, runs, note.strip(), studies=studies, quick=one.quick)
 
 
 def choose(names: Iterable[str]) -> dict[str, Path]:

@@ -1,7 +1,7 @@
 """From the seeds of runs to a verdict: confirmed, refuted, or not reached."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -51,23 +51,48 @@ class Outcome:
     """Was it the quick check, with fewer seeds and smaller runs? Then its verdict is a hint."""
 
 
+class MissingMetric(UserError):
+    """A run does not have a metric: misspelt, or a study left it out because nothing came of it."""
+
+
 def outcome_of(
-    name: str, claim: Claim, seeds: "Mapping[str, pd.DataFrame]", runs: dict[str, str], note: str, *, quick: bool
+    name: str,
+    claim: Claim,
+    seeds: "Mapping[str, pd.DataFrame]",
+    runs: dict[str, str],
+    note: str,
+    *,
+    studies: Collection[str] = (),
+    quick: bool = False,
 ) -> Outcome:
-    """The verdict on a claim from the seeds of its runs; a run that failed has none."""
-    findings = tuple(_finding(expectation, seeds) for expectation in claim.expect)
+    """The verdict on a claim from the seeds of its runs; a run that failed has none.
+
+    studies: runs that leave out a metric if nothing came of it, such as the capacity of a search that found nothing.
+    Then it is not reached, and the note says so; elsewhere a metric that is not there is a mistake.
+    """
+    findings, missing = [], []
+    for expectation in claim.expect:
+        try:
+            findings.append(_finding(expectation, seeds, quick=quick))
+        except MissingMetric as lacking:
+            if not {*expectation.runs()} <= {*studies}:
+                raise
+            findings.append(compare(expectation, None))
+            missing.append(f"{lacking}.")
+    note = " ".join(filter(None, (note, *dict.fromkeys(missing))))
     worst = min(findings, key=lambda finding: _WORST_FIRST.index(finding.verdict))
     return Outcome(
         name, claim.title, claim.source, claim.statement, note,
         worst.predicted, worst.measured, worst.spread, worst.tolerance, worst.verdict,
-        findings, runs, quick,
+        tuple(findings), runs, quick,
     )  # fmt: skip
 
 
-def _finding(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]") -> Finding:
+def _finding(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]", *, quick: bool) -> Finding:
     if expectation.sizes:
-        return compare(expectation, limits(expectation, seeds))
-    return compare(expectation, seeds.get(expectation.run), seeds.get(expectation.of or expectation.run))
+        return compare(expectation, limits(expectation, seeds), quick=quick)
+    left, right = seeds.get(expectation.run), seeds.get(expectation.of or expectation.run)
+    return compare(expectation, left, right, quick=quick)
 
 
 def limits(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame | None":
@@ -83,11 +108,18 @@ def limits(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]") -> "pd
     return pd.DataFrame({expectation.metric: found}, index=rows.index)
 
 
-def compare(expectation: Expectation, seeds: "pd.DataFrame | None", others: "pd.DataFrame | None" = None) -> Finding:
+def compare(
+    expectation: Expectation,
+    seeds: "pd.DataFrame | None",
+    others: "pd.DataFrame | None" = None,
+    *,
+    quick: bool = False,
+) -> Finding:
     """Confirmed if it holds; refuted if it fails by more than the spread over seeds; else not reached.
 
     others: the run that a metric given as value is of (default: the same). A metric that a seed does not have (an onset
-    that never came, a run that diverged) is not reached.
+    that never came, a run that diverged) is not reached. quick: fewer seeds than it asks for may confirm it, but not
+    refute it.
     """
     value = expectation.value
     predicted = value if isinstance(value, float) else None
@@ -104,11 +136,12 @@ def compare(expectation: Expectation, seeds: "pd.DataFrame | None", others: "pd.
         in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
         missed = abs(measured - target) - expectation.tolerance
         doubt = float((left - right).std(ddof=1)) if len(left) > 1 else 0.0  # seeds are paired
-        if len(left) < expectation.seeds:
+        enough = len(left) >= expectation.seeds
+        if not (enough or quick):
             verdict = "not reached"
         elif in_every if expectation.over == "every" else in_mean:
             verdict = "confirmed"
-        elif not in_mean and missed > doubt:
+        elif enough and not in_mean and missed > doubt:
             verdict = "refuted"
     expected = f"{expectation.comparison} {value}" + (f" of {expectation.of}" if expectation.of else "")
     if expectation.sizes:
@@ -124,7 +157,7 @@ def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None
     if seeds is None:
         return None
     if not {name, name.removeprefix("onset/").removeprefix("halfway/")} & set(seeds.columns):
-        raise UserError(
+        raise MissingMetric(
             f'a claim expects the metric "{name}", which its run does not have: {nearest(name, seeds.columns)}'
         )
     return None if name not in seeds.columns or seeds[name].isna().any() else seeds[name]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from toytf.memory.problem import StorageProblem
     from toytf.memory.rank import decide_rank
     from toytf.memory.rules import RULES, Rule
-    from toytf.memory.solver import Decision, Status, decide, max_margin, maximise_margin
+    from toytf.memory.solver import Decision, Status, decide, max_margin, maximise_margin, settle
     from toytf.memory.stream import AssociationStream
     from toytf.memory.trained import Trained, train_linear, train_low_rank, train_mlp
 
@@ -45,6 +45,7 @@ __all__ = [
     "noisy_gradient_step",
     "pseudo_inverse",
     "ridge",
+    "settle",
     "train_linear",
     "train_low_rank",
     "train_mlp",
@@ -80,6 +81,7 @@ __getattr__ = lazy(
         "noisy_gradient_step": "toytf.memory.gradients",
         "pseudo_inverse": "toytf.memory.constructions",
         "ridge": "toytf.memory.constructions",
+        "settle": "toytf.memory.solver",
         "train_linear": "toytf.memory.trained",
         "train_low_rank": "toytf.memory.trained",
         "train_mlp": "toytf.memory.trained",

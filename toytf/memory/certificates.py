@@ -38,8 +38,9 @@ def violations(problem: StorageProblem, W: Float[Tensor, "b d_out d_in"]) -> Flo
 def upper_bound(problem: StorageProblem, weights: Float[Tensor, "b n m"]) -> Float[Tensor, "b"]:
     """κ_ub = |Σ r_zy (u_{f(z)} − u_y) e_zᵀ| / Σ r_zy: no margin is larger (Gordan); ∞ without rivals or weights.
 
-    Weights r are not negative, and 0 where there is no rivalry.
+    Weights below 0 count as 0; where there is no rivalry they must be 0.
     """
+    weights = weights.clamp_min(0)
     per_key = weights.sum(2)
     pulled = problem.weigh(weights) - per_key[:, :, None] * problem.right
     total = per_key.sum(1)

@@ -23,10 +23,10 @@ MOST_UNKNOWNS = 4608
 """Entries of W up to which it is polished: the time of a step grows with their cube, memory with their square."""
 
 MOST_INEQUALITIES = 2**22
-"""Inequalities up to which a matrix is polished."""
+"""Inequalities up to which a matrix is polished; they take as much memory."""
 
 FAINT = 1e-4
-"""A margin that is not looked for any more."""
+"""An upper bound below this ends a search for the largest margin: nothing is stored, INFEASIBLE."""
 
 STEPS = 50
 """At most; a dozen or so are needed."""
@@ -49,18 +49,24 @@ class Polished:
 
 def can_polish(problem: StorageProblem) -> bool:
     """Is a problem small enough?"""
-    unknowns = problem.keys.shape[2] * problem.values.shape[-1]
-    return unknowns <= MOST_UNKNOWNS and math.prod(problem.shape) <= MOST_INEQUALITIES
+    (n, m), d_in, d_out = problem.shape, problem.keys.shape[2], problem.values.shape[-1]
+    held = n * max(m, d_in**2 // 2, d_out**2 // 2)  # inequalities, and the products of coordinates of every row
+    return d_in * d_out <= MOST_UNKNOWNS and held <= MOST_INEQUALITIES
 
 
 @torch.no_grad()
 def polish(
-    problem: StorageProblem, W: Float[Tensor, "d_out d_in"], weights: Float[Tensor, "n m"], *, gap: float
+    problem: StorageProblem,
+    W: Float[Tensor, "d_out d_in"],
+    weights: Float[Tensor, "n m"],
+    *,
+    gap: float,
+    faint: float = FAINT,
 ) -> Polished:
     """Close the bracket of the largest margin of one instance, from a matrix and weights that are near the best.
 
     In float64. Ends when the margin of W is within the fraction `gap` of the bound by the weights, or the bound is
-    below `FAINT`. Margins are those of the problem's own coordinates.
+    below `faint`. Margins are those of the problem's own coordinates.
     """
     rows = _Rows(problem)
     x = weights / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
@@ -79,7 +85,7 @@ def polish(
             break
         best = Polished(W if here > margin else best.W, x if above < bound else best.weights, step)
         margin, bound = max(margin, here), min(bound, above)
-        if margin >= (1 - gap) * bound or bound < FAINT:
+        if margin >= (1 - gap) * bound or bound < faint:
             break
         w = rows.real * x / s
         newton = _Newton(rows, w, hull - W, 1 - x.sum())

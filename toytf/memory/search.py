@@ -30,13 +30,16 @@ MAX_PAIRS = 2**22
 class Bracket:
     """Between which p the answer changes, and the estimate: the midpoint, or the p at which no answer was found.
 
-    Of a `climb`: the largest p that was stored, 0 for none, and the smallest that was not, which may be below it.
+    Of a `climb`: the largest p that was stored, 0 for none, and the smallest above it that was not.
     """
 
     feasible: int
     infeasible: int | None
     """None: nothing was shown to be impossible."""
     estimate: float
+    failed: int | None = None
+    """Of a `climb`: the smallest p that was not stored, also below `feasible`; 13 if 12 is stored, 13 to 15 are not,
+    and 16 is."""
 
 
 def bisect(guess: Real, resolution: Real, *, doubling: bool = False) -> Generator[int, Status, Bracket]:
@@ -95,8 +98,10 @@ def climb(sizes: Sequence[int], start: int, scan: int) -> Generator[int, Status,
         stored[rung] = (yield sizes[rung]) is Status.FEASIBLE
         rung = _next_rung(sizes, stored, scan)
     largest = max((sizes[i] for i, found in stored.items() if found), default=0)
-    smallest_not = min((sizes[i] for i, found in stored.items() if not found), default=None)
-    return Bracket(largest, smallest_not, float(largest) if smallest_not is None else (largest + smallest_not) / 2)
+    failed = sorted(sizes[i] for i, found in stored.items() if not found)
+    above = next((size for size in failed if size > largest), None)
+    estimate = float(largest) if above is None else (largest + above) / 2
+    return Bracket(largest, above, estimate, failed[0] if failed else None)
 
 
 def _next_rung(sizes: Sequence[int], stored: Mapping[int, bool], scan: int) -> int | None:

@@ -33,6 +33,9 @@ Real = int | float
 LEAST_STEPS = 100
 """Steps of descent before a polish, at least; more for a large matrix, whose polish takes longer."""
 
+JUST_STORED = 0.999
+"""How far from its bound a margin may be where only its sign is asked for."""
+
 
 class Status(StrEnum):
     """What is known about storage."""
@@ -116,6 +119,25 @@ def maximise_margin(
     return _closed(problem, found, decisions, float(gap)) if polished else decisions
 
 
+def settle(problem: StorageProblem, known: Decision, *, tolerance: Real = 0.01) -> Decision:
+    """Decide one instance that `decide` left UNKNOWN, by `polish` in whitened coordinates; FEASIBLE at any margin."""
+    exact = problem.double()
+    frame = _Frame.whitening(exact)
+    entered = frame.enter(exact)
+    start = entered.right.mT @ entered.keys
+    weights = violations(entered, start / start.norm()).square()[0]
+    best = polish(entered, start[0], weights, gap=JUST_STORED, faint=float(tolerance))
+    W = frame.leave(best.W[None]).to(known.W.dtype)
+    lower, upper = float(lower_bound(exact, W.double())), float(upper_bound(exact, best.weights[None]))
+    if lower > known.margin_lower:
+        known = replace(known, W=W[0], margin_lower=lower)
+    known = replace(known, margin_upper=min(upper, known.margin_upper), iterations=known.iterations + best.steps)
+    if known.margin_lower > 0:
+        return replace(known, status=Status.FEASIBLE)
+    refuted = float(upper_bound(entered, best.weights[None])) < tolerance
+    return replace(known, status=Status.INFEASIBLE) if refuted else known
+
+
 def _closed(problem: StorageProblem, found: DescentResult, decisions: list[Decision], gap: float) -> list[Decision]:
     """The same, with polished matrices in place of those whose bracket is open; a contradiction cannot be closed."""
     exact = problem.double()
@@ -138,8 +160,8 @@ def _polished(
     frame = _Frame.scaling(problem)
     entered = frame.enter(problem)
     best = polish(entered, W.to(frame.M_in), violations(entered, W_dual[None].to(frame.M_in))[0].square(), gap=gap)
-    found = frame.leave(best.W[None])
-    lower, upper = float(lower_bound(problem, found)), float(upper_bound(problem, best.weights[None]))
+    found = frame.leave(best.W[None]).to(known.W.dtype)
+    lower, upper = float(lower_bound(problem, found.double())), float(upper_bound(problem, best.weights[None]))
     decision = replace(known, margin_upper=min(upper, known.margin_upper), iterations=known.iterations + best.steps)
     if lower > known.margin_lower:
         decision = replace(decision, W=found[0].to(known.W), margin_lower=lower)
@@ -152,8 +174,8 @@ def _decisions(
     problem: StorageProblem, frame: "_Frame", found: DescentResult, impossible: Bool[Tensor, "b"]
 ) -> list[Decision]:
     """What was found, checked in float64 on the vectors as given."""
-    W = frame.leave(found.W)
-    bounds = certificates(problem.double(), W, frame.leave(found.W_dual))
+    W = frame.leave(found.W).to(problem.keys.dtype)  # what is returned is what is checked
+    bounds = certificates(problem.double(), W.to(frame.M_in), frame.leave(found.W_dual))
     decisions = []
     for b, (lower, upper) in enumerate(zip(*(bound.tolist() for bound in bounds), strict=True)):
         reason = "" if lower > 0 else contradiction(problem, b)

@@ -55,15 +55,15 @@ class FactTrainingsConfig(SeededConfig):
         self, S: float | int, R: float | int, D: float | int, parameters: float | int, sizes: Keys
     ) -> list[Need]:
         """Of a training on S subjects, R relations and D answers of each: weights, table, sequences and logits."""
-        largest = max(self.batch_size, self.check_sequences)
+        at_once = max(self.batch_size * self.initializations, self.check_sequences)
         data = {"batch_size": self.batch_size, "check_sequences": self.check_sequences, "seq_len": self.seq_len}
         n_tokens, n_answers = 2 * (S + R), R * D
         models = {**sizes, "initializations": self.initializations}
         return [
             Need("weights, gradients and the optimiser", 4 * FLOAT * parameters * self.initializations, models),
             Need("the fact table", DOUBLE * (6 * S * R + 3 * R * n_answers), sizes),
-            Need("the sequences of a step", largest * (3 * INT * self.seq_len + 2 * DOUBLE * n_tokens), data),
-            Need("the logits of a step", 3 * FLOAT * largest * n_answers, data),
+            Need("the sequences of a step", at_once * (3 * INT * self.seq_len + 2 * DOUBLE * n_tokens), data),
+            Need("the logits of a step", 3 * FLOAT * at_once * n_answers, data),
         ]
 
 

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 CAPACITY = Group(
     "capacity", "Facts stored",
-    "Halfway between the largest table that was learned and the smallest that was not, which may be below it; theory "
-    "is the line of 0.15 facts per parameter.",
+    "Halfway between the largest table that was learned and the next one, which was not; theory is the line of 0.15 "
+    "facts per parameter.",
     variants=("end",),
     headline=(Headline("*", "facts stored at d = {d}, α = {alpha}, β = {beta}"),),
     meanings=(
         ("*/feasible", "Facts of the largest table that such a model learned; it can hold at least these."),
         ("*/not_found", "Facts of the smallest table that no training learned, which proves nothing; below the largest "
          "learned, success came and went."),
-        ("*", "Facts that such a model learns, halfway between the largest table learned and the smallest one not "
+        ("*", "Facts that such a model learns, halfway between the largest table learned and the next one, not "
          "learned; more is better."),
     ),
 )  # fmt: skip
@@ -146,14 +146,16 @@ class FactCapacity(Study[FactCapacityCase]):
 
     def _measurements(self, case: FactCapacityCase, bracket: Bracket, n_trainings: int) -> Iterator[Measurement]:
         config, n_parameters = self.config, self.sizes(case).n_parameters
-        not_found = None if bracket.infeasible is None else self.table_size(bracket.infeasible).n_facts
+        not_found, above = (
+            None if S is None else self.table_size(S).n_facts for S in (bracket.failed, bracket.infeasible)
+        )
         has_line = config.table == "equal" and config.n_answers in (None, N_ANSWERS) and case.beta > 0
         line = theory.FACTS_PER_PARAMETER * n_parameters if has_line else None
         if bracket.feasible < MIN_SUBJECTS:
             yield CAPACITY.measurement(None, theory=line)
         else:
             stored = self.table_size(bracket.feasible)
-            n_facts = (stored.n_facts + (not_found or stored.n_facts)) / 2
+            n_facts = (stored.n_facts + (above or stored.n_facts)) / 2
             bits = theory.bits_to_store(round(n_facts), stored.D, error=1 - config.goal)
             yield CAPACITY.measurement(n_facts, theory=line)
             yield CAPACITY.measurement(stored.n_facts, end="feasible")
@@ -200,15 +202,18 @@ class FactCapacity(Study[FactCapacityCase]):
     def _gains(self, densities: "pd.DataFrame") -> Iterator[Measurement]:
         """Mean facts per parameter with hidden units over those without, at every d where no search failed.
 
-        Of the models with hidden units only those count that have as many parameters as one without; if none has, all.
+        Only models count that have as many parameters as one of the other kind; if none has, all.
         """
         known, gains = dict(zip(_cases_of(densities), densities["value"], strict=True)), []
         for d in self.config.dimensions:
             here = {case: self.sizes(case).n_parameters for case in self.cases() if case.d == d}
             without = [case for case in here if case.beta == 0]
             with_hidden = [case for case in here if case.beta > 0]
-            sizes = {here[case] for case in without}
-            with_hidden = [case for case in with_hidden if here[case] in sizes] or with_hidden
+            common = {here[case] for case in without} & {here[case] for case in with_hidden}
+            if common:
+                without, with_hidden = (
+                    [case for case in kind if here[case] in common] for kind in (without, with_hidden)
+                )
             if without and with_hidden and all(case in known for case in here):
                 mean_with, mean_without = (
                     float(np.mean([known[case] for case in kind])) for kind in (with_hidden, without)

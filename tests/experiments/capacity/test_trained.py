@@ -86,15 +86,16 @@ def test_a_training_that_cannot_reach_a_key_begins_again(monkeypatch: pytest.Mon
         begun.append(len(inputs))
         unit = torch.full((1, 4), -1.0 if len(begun) < 3 else 1.0)
         memories = [MLPMemory(unit, torch.ones(1, 4)) for _ in inputs]
-        return [Trained(memory, 1.0 if len(begun) > 3 else 0.5, 1) for memory in memories]
+        return [Trained(memory, 1.0 if len(begun) == 3 and one == 0 else 0.5, 1) for one, memory in enumerate(memories)]
 
     monkeypatch.setattr(Rule, "attempts", attempts)
     monkeypatch.setattr(AssociationStream, "prefix", lambda self, n: positive)
     positive = Association(torch.ones(3, 4), torch.eye(4)[:3], torch.arange(3))
     given = config(rules=["trained_mlp"], dimensions=[4], widths=[1], starts=8)
-    stream = AssociationStream(0, 4, 4)
-    assert _try(given, CapacityCase("trained_mlp", 4, 1), [stream, stream], 3) == {}
-    assert begun == [2, 2, 2]  # off, off, and then on without success: more starts would not help
+    streams = [AssociationStream(seed, 4, 4) for seed in (0, 1)]
+    found = _try(given, CapacityCase("trained_mlp", 4, 1), streams, 3)
+    assert [*found] == [0]  # the third start stores the pairs of one seed
+    assert begun == [2, 2, 2]  # that of the other was on, without success: more starts would not help
 
 
 # --- what is measured

@@ -70,7 +70,8 @@ def _guides_by_size(config: CapacityConfig, precision: dict[str, float]) -> Guid
 def _guides_by_units(config: CapacityConfig, precision: dict[str, float]) -> Guides:
     """Lines for hidden units: what trained ones were found to follow, and the information bound."""
     n_answers, guides = config.data.n_answers, Guides()
-    if "trained_mlp" in config.rules and config.criterion == theory.TRAINED_RECALL:
+    single = config.data.inputs == 1
+    if single and "trained_mlp" in config.rules and config.criterion == theory.TRAINED_RECALL:
         log_v = "log p" if n_answers is None else f"log {n_answers}"
         guides[f"through the authors' trained memories: p {log_v} = {theory.HIDDEN_LOAD} m d"] = partial(
             _trained_units, n_answers

@@ -12,16 +12,23 @@ from toytf.experiments.capacity.case import CapacityCase, predicted_capacity
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.memory.association import Association, Readable
 from toytf.memory.builders import AdamOptions, RuleInputs
+from toytf.memory.polish import can_polish
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rules import RULES
 from toytf.memory.search import Bracket, bisect, half_point, run_together
-from toytf.memory.solver import Status, decide
+from toytf.memory.solver import Decision, Status, decide, settle
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
 from toytf.stopping import check_stop
 
 TINY_MARGIN = 0.05
 """A margin this small means that capacity is within some percent: there, not knowing is an answer."""
+
+NEAR = 0.2
+"""An upper bound from which on it is worth to go on where the solver could not tell."""
+
+QUICK = 48**2
+"""Weights of a matrix up to which that takes a second or two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +115,23 @@ def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> d
     """What the solver says of the problem of each seed; where it cannot tell, the margin must be tiny."""
     stacked = StorageProblem.stack([*problems.values()])
     decisions = decide(stacked, tolerance=config.tolerance, iterations=config.iterations)
-    for n, decision in zip(stacked.n.tolist(), decisions, strict=True):
-        if decision.status is Status.UNKNOWN and decision.margin_upper > TINY_MARGIN:
+    answers = {}
+    for (seed, problem), decision in zip(problems.items(), decisions, strict=True):
+        settled = settle(problem, decision, tolerance=config.tolerance) if _worth(problem, decision) else decision
+        if settled.status is Status.UNKNOWN and settled.margin_upper > TINY_MARGIN:
             raise UserError(
-                f"iterations = {config.iterations} is too small to decide on {n} pairs: choose a larger number"
+                f"iterations = {config.iterations} is too small to decide on {int(problem.n)} pairs: choose a larger "
+                "number"
             )
-    return {seed: decision.status for seed, decision in zip(problems, decisions, strict=True)}
+        answers[seed] = settled.status
+    return answers
+
+
+def _worth(problem: StorageProblem, decision: Decision) -> bool:
+    """Shall the solver go on where it could not tell? Near capacity, if that is quick, or else nothing is known."""
+    quick = problem.keys.shape[2] * problem.values.shape[-1] <= QUICK
+    near = decision.margin_upper <= NEAR and (quick or decision.margin_upper > TINY_MARGIN)
+    return decision.status is Status.UNKNOWN and near and can_polish(problem)
 
 
 def _try(

@@ -171,7 +171,7 @@ def test_the_power_and_the_gain_are_those_of_the_capacities(tiny: toytf.Run) -> 
 
 
 def test_the_gain_compares_models_of_as_many_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """α = 1, β = 2 and α = 2, β = 0 have 8 d² parameters; a model with 12 d² is left out unless it is alone."""
+    """α = 1, β = 2 and α = 2, β = 0 have 8 d² parameters; models with 12 d² or 16 d² are left out unless alone."""
 
     def search(study: FactCapacity, case: FactCapacityCase, seeds: list[int]) -> dict[int, tuple[Bracket, int]]:
         stored = {0.0: 3, 2.0: 5, 4.0: 9}[case.beta]
@@ -180,6 +180,8 @@ def test_the_gain_compares_models_of_as_many_parameters(tmp_path: Path, monkeypa
     monkeypatch.setattr(FactCapacity, "search", search)
     all_three = toytf.run({**TINY, "mixes": [[1, 2], [1, 4], [2, 0]]}, out=tmp_path / "all")
     assert all_three.summary["feed_forward_gain/d8"] == pytest.approx(25 / 9)
+    more_heads = toytf.run({**TINY, "mixes": [[1, 2], [2, 0], [4, 0]]}, out=tmp_path / "heads")
+    assert more_heads.summary["feed_forward_gain/d8"] == pytest.approx(25 / 9)
     unequal = toytf.run({**TINY, "mixes": [[1, 4], [2, 0]]}, out=tmp_path / "unequal")
     assert unequal.summary["feed_forward_gain/d8"] == pytest.approx(81 / 12 / (9 / 8))  # facts per parameter
 
@@ -207,7 +209,7 @@ def test_a_case_that_fails_in_one_seed_is_marked_in_all(tmp_path: Path, monkeypa
 
     def search(study: FactCapacity, case: FactCapacityCase, seeds: list[int]) -> dict[int, tuple[Bracket, int]]:
         failed = {seed: (case.d, seed) == (4, 1) for seed in seeds}
-        return {seed: (Bracket(1, 2, 1.5) if failed[seed] else Bracket(2, 3, 2.5), 4) for seed in seeds}
+        return {seed: (Bracket(1, 2, 1.5, 2) if failed[seed] else Bracket(2, 3, 2.5, 3), 4) for seed in seeds}
 
     monkeypatch.setattr(FactCapacity, "search", search)
     run = toytf.run({**TINY, "dimensions": [4, 8]}, out=tmp_path / "run")
