@@ -9,6 +9,7 @@ import torch
 from tests.memory.problems import (
     FEASIBLE,
     INFEASIBLE,
+    UNKNOWN,
     decide_one,
     largest_margin,
     margin_of,
