@@ -14,7 +14,7 @@ from toytf.measurement import Group
 LONGEST = 160
 
 ELSEWHERE = {
-    "recall": ("*_weighted/head*", "*/head*"),  # models with several heads
+    "recall": ("*_weighted/head*",),  # models with several heads
     "ownership": ("key_cosine*/head*", "key_cosine*"),  # heads that own tokens, as after a longer training
     "value_alignment": ("owned*/head*", "owned*"),  # the same
     "token_exponent": ("*/error",),  # a fit to more than two numbers of tokens

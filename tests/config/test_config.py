@@ -266,7 +266,7 @@ def test_a_shipped_claim_loads(path: Path) -> None:
     claim, configs = load_claim(path)
     assert set(configs) == set(claim.runs)
     assert all(config.logging.wandb == "off" for config in configs.values())
-    assert {expectation.run for expectation in claim.expect} <= set(configs)
+    assert {run for expectation in claim.expect for run in expectation.runs()} == set(configs)
 
 
 def test_every_runnable_file_is_listed() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tasks.factual.holders import set_limits
-from toytf.memory import Association, Status, StorageProblem, decide
+from toytf.memory import Association, Status, StorageProblem, decide, settle
 from toytf.memory.limits import matrix_limits
 from toytf.randomness import generator
 from toytf.theory import selector_capacity, statistical_dimension
@@ -41,7 +41,9 @@ def sets(n_own: int, n_others: int, d: int, seed: int) -> Association:
 
 def stored(*associations: Association) -> float:
     """The fraction of problems that some matrix stores; none is left undecided."""
-    found = [decision.status for decision in decide(StorageProblem.of(*associations), iterations=3000)]
+    problems = [StorageProblem.of(association) for association in associations]
+    decided = zip(problems, decide(StorageProblem.stack(problems), iterations=3000), strict=True)
+    found = [(settle(one, known) if known.status is Status.UNKNOWN else known).status for one, known in decided]
     assert Status.UNKNOWN not in found
     return sum(status is Status.FEASIBLE for status in found) / len(found)
 
