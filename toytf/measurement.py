@@ -24,6 +24,7 @@ TAKEN = {"seed", "step", "group", "name", "metric", "variant", "value", "spread"
 
 SHORT = {
     "d": "d", "width": "m", "alpha": "a", "beta": "b", "n_tokens": "N", "n_heads": "H", "samples": "n", "contexts": "m",
+    "n_inputs": "N", "n_outputs": "M",
 }  # fmt: skip
 """How factors begin in flat names. Of others, a number begins with the name of its factor, and a word with nothing."""
 

@@ -38,6 +38,7 @@ from toytf.measurement import Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer
 from toytf.randomness import drawn, generator
 from toytf.task import FLOOR, Annotation, Answers, Batch, Memory, Task
+from toytf.theory import zipf
 from toytf.words import counted
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ class FactualTask(Task):
         self.token_names = (*table.subject_names, *table.relation_names, *noise, *ends)
         self.output_names = table.answer_names
         self.n_positions = config.seq_len
-        self.subject_distribution = _zipf(S, config.subject_exponent)
-        self.relation_distribution = _zipf(R, config.relation_exponent)
+        self.subject_distribution = zipf(S, config.subject_exponent)
+        self.relation_distribution = zipf(R, config.relation_exponent)
         self.pairs = torch.tensor(table.pairs, device=device)
         """Subject and relation of every fact, [fact 2]."""
         self._fact = AliasTable.build(self._pair_distribution[None], device)
@@ -261,10 +262,3 @@ def load_facts(config: FactualConfig) -> FactTable:
     if config.table == "structured":
         return structured_table(S, R, D, shared=shared)
     return random_table(S, R, D, config.table_seed, shared=shared)
-
-
-def _zipf(n: int, exponent: float) -> Distribution:
-    """p(k) ∝ k^−exponent, k = 1 … n."""
-    mass = np.arange(1, n + 1, dtype=np.float64) ** -exponent
-    p: Distribution = mass / mass.sum()
-    return p

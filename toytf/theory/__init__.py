@@ -74,6 +74,7 @@ from toytf.theory.statistical_dimension import (
     dimension_curve,
     statistical_dimension,
 )
+from toytf.theory.zipf import sample_exponent, unseen_law, unseen_mass, zipf
 
 __all__ = [
     "BITS_PER_PARAMETER",
@@ -134,6 +135,7 @@ __all__ = [
     "relative_spread",
     "remapped_gain",
     "remapped_signal",
+    "sample_exponent",
     "selector_capacity",
     "stage_time",
     "statistical_dimension",
@@ -146,4 +148,7 @@ __all__ = [
     "trigger_signal",
     "trigger_strength",
     "typical_overlap",
+    "unseen_law",
+    "unseen_mass",
+    "zipf",
 ]

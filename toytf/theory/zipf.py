@@ -1,0 +1,48 @@
+"""Heavy-tailed frequencies: p(z) ∝ z^−α on z = 1 … N, and what n draws from them leave unseen (Hutter 2021)."""
+
+import math
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from toytf.theory._domain import Real, at_least
+
+
+def zipf(n_inputs: int, alpha: Real) -> Float[np.ndarray, "N"]:
+    """p(z) = z^−α / Σ_{k ≤ N} k^−α for z = 1 … N; α = 0 is uniform."""
+    at_least(1, n_inputs=n_inputs)
+    at_least(0, alpha=alpha)
+    mass = np.arange(1, n_inputs + 1, dtype=np.float64) ** -float(alpha)
+    p: Float[np.ndarray, "N"] = mass / mass.sum()
+    return p
+
+
+def unseen_mass(p: Float[np.ndarray, "N"], samples: Real) -> float:
+    """The expected frequency of what n draws have not met, exactly: Σ_z p(z) (1 − p(z))ⁿ.
+
+    A memory that stores all it has seen, with unlimited room, errs on (1 − 1/M) of it: M answers, one by chance.
+    """
+    at_least(0, samples=samples)
+    with np.errstate(divide="ignore"):  # p(z) = 1: one draw sees it
+        unseen = np.exp(samples * np.log1p(-p)) if samples else np.ones_like(p)
+    return float(p @ unseen)
+
+
+def unseen_law(alpha: Real, samples: Real) -> float:
+    """The same for N → ∞ and large n: ζ(α)^{−1/α} Γ(1 − 1/α) / α · n^{−(α−1)/α}, for α > 1."""
+    _heavy(alpha)
+    at_least(1, samples=samples)
+    constant = float(scipy.special.zeta(alpha)) ** (-1 / alpha) * math.gamma(1 - 1 / alpha) / alpha
+    return float(constant * samples ** sample_exponent(alpha))
+
+
+def sample_exponent(alpha: Real) -> float:
+    """The power of n with which the error falls if room is unlimited: −(α − 1)/α."""
+    _heavy(alpha)
+    return -(alpha - 1) / alpha
+
+
+def _heavy(alpha: Real) -> None:
+    if not 1 < alpha < math.inf:
+        raise ValueError(f"alpha is {alpha}, expected a number above 1: the laws are about a finite mean")
