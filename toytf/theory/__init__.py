@@ -37,6 +37,16 @@ from toytf.theory.induction import (
     trigger_strength,
 )
 from toytf.theory.information import bits_of_facts, bits_to_store, pairs_within
+from toytf.theory.margins import (
+    loss_law,
+    margin_flow,
+    margin_step,
+    pair_first_margins,
+    pair_sharpness,
+    pair_step,
+    rare_token_falls,
+    spike_threshold,
+)
 from toytf.theory.matrix_capacity import asymptotic_capacity, capacity, load, maximal_margin
 from toytf.theory.noise import (
     NoiseStep,
@@ -115,12 +125,18 @@ __all__ = [
     "hebbian_singular_values",
     "induction_ceiling",
     "load",
+    "loss_law",
+    "margin_flow",
+    "margin_step",
     "maximal_margin",
     "mlp_capacity",
     "noise_step",
     "optimum_scores",
     "output_rate",
     "output_signal",
+    "pair_first_margins",
+    "pair_sharpness",
+    "pair_step",
     "pairs_within",
     "plateau_length",
     "position_rate",
@@ -129,6 +145,7 @@ __all__ = [
     "quarter_circle",
     "quarter_circle_quantiles",
     "rank_fits",
+    "rare_token_falls",
     "recall_parameters",
     "relation_rate",
     "relations_first",
@@ -137,6 +154,7 @@ __all__ = [
     "remapped_signal",
     "sample_exponent",
     "selector_capacity",
+    "spike_threshold",
     "stage_time",
     "statistical_dimension",
     "subject_rate",

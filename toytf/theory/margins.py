@@ -1,0 +1,107 @@
+"""How margins grow when gradient descent stores pairs in a matrix: tokens as particles (Cabannes, Simsek, Bietti 2024).
+
+The loss is the cross-entropy of softmax_y(u_yᵀ W e_x) under frequencies p(x); the margin of a token is the score of the
+right value minus the best other one. With orthonormal vectors tokens do not feel each other, and every margin grows
+like log t, whatever the step size. Two tokens whose inputs have the inner product a > 0 push each other back: the rare
+one may be forgotten again, and the loss spikes. Constants are derived here.
+"""
+
+import math
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from toytf.theory._domain import Real, at_least, within
+
+Margins = Float[np.ndarray, "..."]
+
+
+def margin_step(margin: Margins, rate: Margins, n_outputs: int) -> Margins:
+    """One step of gradient descent from W = 0 with orthonormal vectors, where all other scores stay equal.
+
+    m ← m + η p(x) M / (e^m + M − 1)
+
+    rate: η p(x), by token.
+    """
+    _several(n_outputs)
+    shrunk = np.exp(-np.abs(margin))  # e^±m without overflow
+    small, large = n_outputs / (shrunk + n_outputs - 1), n_outputs * shrunk / (1 + (n_outputs - 1) * shrunk)
+    return np.asarray(margin + rate * np.where(margin > 0, large, small))
+
+
+def margin_flow(progress: Margins, n_outputs: int) -> Margins:
+    """The same for small steps: the m with e^m + (M − 1) m = 1 + M η p(x) t, about log(M η p(x) t) for large t.
+
+    progress: η p(x) t. With Wright's omega, e^m = (M − 1) ω(z) for z = (1 + M η p t)/(M − 1) − log(M − 1).
+    """
+    _several(n_outputs)
+    others = n_outputs - 1
+    return np.asarray(
+        np.log(others * scipy.special.wrightomega((1 + n_outputs * progress) / others - math.log(others)))
+    )
+
+
+def loss_law(n_inputs: int, n_outputs: int, lr: Real, steps: Real) -> float:
+    """The loss after many steps with orthonormal vectors: N (M − 1) / (M η t), whatever the frequencies."""
+    at_least(1, n_inputs=n_inputs)
+    _several(n_outputs)
+    _positive(lr=lr, steps=steps)
+    return n_inputs * (n_outputs - 1) / (n_outputs * lr * steps)
+
+
+def pair_step(margins: Float[np.ndarray, "2"], lr: Real, correlation: Real, p1: Real) -> Float[np.ndarray, "2"]:
+    """One step of two tokens with two orthonormal values; s(−m) = 1 / (1 + e^m) is the probability of the wrong one.
+
+    m_1 ← m_1 + 2η (p_1 s(−m_1) − a p_2 s(−m_2)),   m_2 ← m_2 + 2η (p_2 s(−m_2) − a p_1 s(−m_1))
+
+    correlation: a = e_1·e_2 of unit vectors; p1: the frequency of the first, p_2 = 1 − p_1. It is exact.
+    """
+    _pair(correlation, p1)
+    pull = np.array([p1, 1 - p1]) * scipy.special.expit(-margins)
+    return np.asarray(margins + 2 * lr * (pull - correlation * pull[::-1]))
+
+
+def pair_first_margins(lr: Real, correlation: Real, p1: Real) -> tuple[float, float]:
+    """The margins of two tokens after one step from W = 0: η (p_1 − a p_2) and η (p_2 − a p_1)."""
+    _pair(correlation, p1)
+    return lr * (p1 - correlation * (1 - p1)), lr * (1 - p1 - correlation * p1)
+
+
+def rare_token_falls(correlation: Real, p1: Real) -> bool:
+    """Does the first step push the rarer of two tokens to the wrong side? It does if a > p_rare / p_frequent."""
+    return min(pair_first_margins(1, correlation, p1)) < 0
+
+
+def pair_sharpness(correlation: Real, p1: Real) -> float:
+    """The largest eigenvalue of the Hessian of two tokens at W = 0: (1 + √(1 − 4 p_1 p_2 (1 − a²))) / 4."""
+    _pair(correlation, p1)
+    return (1 + math.sqrt(max(0.0, 1 - 4 * p1 * (1 - p1) * (1 - correlation**2)))) / 4
+
+
+def spike_threshold(correlation: Real, p1: Real) -> float:
+    """The step size from which on the first step of two tokens raises the loss: about log 2 / (p_2 (a p_1 − p_2)).
+
+    p_2 is the frequency of the rarer one. The loss of the other is neglected, so the true threshold is some 10 % lower;
+    infinite where the first step does not push the rarer token to the wrong side.
+    """
+    _pair(correlation, p1)
+    rare, frequent = sorted((p1, 1 - p1))
+    fall = correlation * frequent - rare
+    return math.log(2) / (rare * fall) if fall > 0 else math.inf
+
+
+def _several(n_outputs: int) -> None:
+    at_least(2, n_outputs=n_outputs)  # one value has no rival, and no margin
+
+
+def _pair(correlation: Real, p1: Real) -> None:
+    within(-1, 1, correlation=correlation)
+    if not 0 < p1 < 1:
+        raise ValueError(f"p1 is {p1}, expected a frequency between 0 and 1")
+
+
+def _positive(**arguments: Real) -> None:
+    for name, value in arguments.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}, expected a number above 0")
