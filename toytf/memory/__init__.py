@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from toytf.memory.constructions import bi_whitened, hebbian, low_rank, pseudo_inverse, ridge
     from toytf.memory.gradients import gradient_step, noisy_gradient_step
     from toytf.memory.mlp import MLPMemory, hermite, hermite_coefficient, mlp_hermite, mlp_least_squares, mlp_pairs
+    from toytf.memory.particles import Particles
     from toytf.memory.problem import StorageProblem
     from toytf.memory.rank import decide_rank
     from toytf.memory.rules import RULES, Rule
+    from toytf.memory.sharpness import sharpness_of, sharpnesses
     from toytf.memory.solver import Decision, Status, decide, max_margin, maximise_margin, settle
     from toytf.memory.stream import AssociationStream
     from toytf.memory.trained import Trained, train_linear, train_low_rank, train_mlp
@@ -23,6 +25,7 @@ __all__ = [
     "AssociationStream",
     "Decision",
     "MLPMemory",
+    "Particles",
     "Rule",
     "RuleInputs",
     "Status",
@@ -46,6 +49,8 @@ __all__ = [
     "pseudo_inverse",
     "ridge",
     "settle",
+    "sharpness_of",
+    "sharpnesses",
     "train_linear",
     "train_low_rank",
     "train_mlp",
@@ -59,6 +64,7 @@ __getattr__ = lazy(
         "AssociationStream": "toytf.memory.stream",
         "Decision": "toytf.memory.solver",
         "MLPMemory": "toytf.memory.mlp",
+        "Particles": "toytf.memory.particles",
         "Rule": "toytf.memory.rules",
         "RuleInputs": "toytf.memory.builders",
         "Status": "toytf.memory.solver",
@@ -82,6 +88,8 @@ __getattr__ = lazy(
         "pseudo_inverse": "toytf.memory.constructions",
         "ridge": "toytf.memory.constructions",
         "settle": "toytf.memory.solver",
+        "sharpness_of": "toytf.memory.sharpness",
+        "sharpnesses": "toytf.memory.sharpness",
         "train_linear": "toytf.memory.trained",
         "train_low_rank": "toytf.memory.trained",
         "train_mlp": "toytf.memory.trained",

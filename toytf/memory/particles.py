@@ -1,0 +1,125 @@
+"""Gradient descent on a matrix as a motion of scores: tokens are particles, and overlaps of vectors their forces.
+
+With scores S = E W Uᵀ (tokens × values), and Gram matrices G = E Eᵀ and K = U Uᵀ, a step W ← W − η ∇L(W) on the
+cross-entropy is
+
+    S ← S + η G diag(p) (Y − softmax S) K,   Y[x, y] = 1{y = f(x)}
+
+W itself is not needed, and a step costs N²M + NM², whatever the dimension (Cabannes, Simsek, Bietti 2024).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from toytf.memory.association import Association
+
+
+@dataclass(frozen=True, eq=False)
+class Particles:
+    """Several systems of one shape at once, along the first axis: what they are, and their scores now.
+
+    p: frequencies, of sum 1; targets: f(x), the same in all systems. In float64 unless told otherwise: float32 would
+    freeze a margin at 16.6, where 1 − softmax rounds to 0.
+    """
+
+    keys: Float[Tensor, "b n d_in"]
+    values: Float[Tensor, "b m d_out"]
+    p: Float[Tensor, "b n"]
+    targets: Int[Tensor, "n"]
+    G: Float[Tensor, "b n n"]
+    K: Float[Tensor, "b m m"]
+    scores: Float[Tensor, "b n m"]
+
+    @classmethod
+    def of(
+        cls,
+        associations: Sequence[Association],
+        W: Sequence[Float[Tensor, "d_out d_in"]] | None = None,
+        *,
+        dtype: torch.dtype = torch.float64,
+    ) -> "Particles":
+        """The tokens of some associations of one shape; W: the matrix that each starts from, 0 if None."""
+        _check(associations)
+        keys, values = (torch.stack([getattr(one, name) for one in associations]).to(dtype) for name in _VECTORS)
+        p = torch.stack([_weights(one).to(dtype) for one in associations])
+        scores = keys.new_zeros(len(keys), keys.shape[1], values.shape[1])
+        if W is not None:
+            scores = keys @ torch.stack([*W]).to(keys).mT @ values.mT
+        G, K = keys @ keys.mT, values @ values.mT
+        return cls(keys, values, p / p.sum(1, keepdim=True), associations[0].targets, G, K, scores)
+
+    def repeated(self, times: int) -> "Particles":
+        """Every system so many times in a row, such as once for each step size."""
+        parts = {name: getattr(self, name).repeat_interleave(times, 0) for name in _BATCHED}
+        return replace(self, **parts)
+
+    def stepped(self, lr: Float[Tensor, "b"], frequencies: Float[Tensor, "b n"] | None = None) -> "Particles":
+        """One step of gradient descent, by the step size of each system.
+
+        frequencies: those of the tokens in a batch, instead of p.
+        """
+        weights = (self.p if frequencies is None else frequencies) * lr[:, None]
+        return replace(self, scores=self.scores + self.G @ (weights[..., None] * self.surprise()) @ self.K)
+
+    def surprise(self) -> Float[Tensor, "b n m"]:
+        """Y − softmax S; at the right value, 1 − π is the sum of the others, which does not round to 0."""
+        wrong = self.scores.softmax(2).masked_fill(self._right, 0.0)
+        return torch.where(self._right, wrong.sum(2, keepdim=True), -wrong)
+
+    @property
+    def margins(self) -> Float[Tensor, "b n"]:
+        """The score of the right value minus the best other one."""
+        return self._right_scores - self._others.amax(2)
+
+    @property
+    def losses(self) -> Float[Tensor, "b n"]:
+        """The cross-entropy of every token: log(1 + Σ_{y ≠ f(x)} exp(s_y − s_f(x))), exact also where it is tiny."""
+        return torch.nn.functional.softplus(self._others.logsumexp(2) - self._right_scores)
+
+    @property
+    def loss(self) -> Float[Tensor, "b"]:
+        """The cross-entropy over the population: Σ p ℓ."""
+        return (self.p * self.losses).sum(1)
+
+    @property
+    def error(self) -> Float[Tensor, "b"]:
+        """The frequency of tokens whose margin is not positive; a tie is an error."""
+        return (self.p * (self.margins <= 0)).sum(1)
+
+    @property
+    def _right(self) -> Bool[Tensor, "n m"]:
+        return self.targets[:, None] == torch.arange(self.scores.shape[2], device=self.targets.device)
+
+    @property
+    def _right_scores(self) -> Float[Tensor, "b n"]:
+        return self.scores.masked_fill(~self._right, 0.0).sum(2)
+
+    @property
+    def _others(self) -> Float[Tensor, "b n m"]:
+        return self.scores.masked_fill(self._right, -torch.inf)
+
+
+_VECTORS = ("keys", "values")
+_BATCHED = (*_VECTORS, "p", "G", "K", "scores")
+
+
+def _check(associations: Sequence[Association]) -> None:
+    if not associations:
+        raise ValueError("particles need at least one Association")
+    first = associations[0]
+    for association in associations:
+        association.require_finite()
+        if association.candidates is not None:
+            raise ValueError("particles need an Association without candidates: every value competes for every key")
+        if any(getattr(association, name).shape != getattr(first, name).shape for name in _VECTORS):
+            raise ValueError("particles of several associations need keys and values of one shape in all of them")
+        if not torch.equal(association.targets, first.targets):
+            raise ValueError("particles of several associations need the same targets in all of them")
+
+
+def _weights(association: Association) -> Float[Tensor, "n"]:
+    return torch.ones_like(association.keys[:, 0]) if association.weights is None else association.weights
