@@ -1,4 +1,4 @@
-"""AdamW and SGD, the same to the bit as those of torch.optim (AdamW as its fused kernel).
+"""AdamW, SGD and Muon, which take the steps of torch.optim: the first two to the bit (AdamW as its fused kernel).
 
 Those of torch.optim load the compiler of torch at their first step. That takes more than a second, as long as many a
 training of a toy; a model can still be compiled, since a step here is a few operations on lists of tensors.
@@ -7,6 +7,7 @@ Parameters of stacked models have an axis of members in front, and each member m
 decay of its own.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -116,6 +117,76 @@ class SGD(Optimizer):
             gradients = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         for members, lr, _ in self._shares:
             torch._foreach_add_(_of(members, parameters), _of(members, gradients), alpha=-lr)
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""The quintic a X + b X Xᵀ X + c X Xᵀ X Xᵀ X that moves every singular value of a matrix to about 1 (Jordan 2024)."""
+
+
+def orthogonalised(G: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
+    """U Vᵀ of every matrix G = U S Vᵀ [… d_out d_in], nearly: singular values become 0.7 to 1.2, those of 0 stay.
+
+    By Newton–Schulz steps, as torch.optim.Muon has them, but in the precision of G, and of many matrices at once.
+    """
+    a, b, c = NEWTON_SCHULZ
+    X = G.mT if G.shape[-2] > G.shape[-1] else G
+    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
+    for _ in range(steps):
+        gram = X @ X.mT
+        X = a * X + (b * gram + c * gram @ gram) @ X
+    return X.mT if G.shape[-2] > G.shape[-1] else X
+
+
+class Muon(Optimizer):
+    """Momentum whose steps are orthogonalised (Jordan 2024), with decoupled weight decay: for weight matrices.
+
+    m ← μ m + (1 − μ) g,   n = μ m + (1 − μ) g, or n = m without Nesterov,
+    W ← (1 − lr · decay) W − lr · √max(1, d_out / d_in) · orthogonalised(n)
+
+    A parameter is W [… d_in d_out], which acts as x W, and the last two axes are a matrix: every member of a stack and
+    every head of an attention weight is orthogonalised on its own. So the factor is the one that torch.optim.Muon has
+    by default, whose matrices are Wᵀ. Newton–Schulz steps are taken in the precision of W, and not in bfloat16.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: Rate,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: Rate = 0.0,
+        newton_schulz_steps: int = 5,
+    ) -> None:
+        super().__init__(parameters, lr, weight_decay)
+        self.momentum, self.nesterov, self.newton_schulz_steps = momentum, nesterov, newton_schulz_steps
+
+    def _move(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            known = self.state[parameter]
+            if not known:
+                known["momentum_buffer"] = torch.zeros_like(parameter)
+            m = known["momentum_buffer"].lerp_(gradient, 1 - self.momentum)
+            update = orthogonalised(gradient.lerp(m, self.momentum) if self.nesterov else m, self.newton_schulz_steps)
+            d_in, d_out = parameter.shape[-2:]
+            for members, lr, weight_decay in self._shares:
+                W, step = _of(members, [parameter, update])
+                W.mul_(1 - lr * weight_decay).add_(step, alpha=-lr * math.sqrt(max(1, d_out / d_in)))
+
+
+class Several(Optimizer):
+    """Optimisers that have different parameters, as one: such as Muon for the matrices and AdamW for the rest."""
+
+    def __init__(self, *parts: Optimizer) -> None:
+        super().__init__([parameter for part in parts for parameter in part.parameters], 0.0, 0.0)
+        self.parts = parts
+        for part in parts:
+            part.state = self.state
+
+    def _move(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """Let each move those of its own that have a gradient."""
+        for part in self.parts:
+            part.step()
 
 
 def _shares(lr: Rate, weight_decay: Rate) -> Iterable[tuple[slice | None, float, float]]:

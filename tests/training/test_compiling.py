@@ -53,7 +53,7 @@ def test_steps_through_the_captured_graph_are_the_same() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason="there is no C++ compiler")
 def test_compiled_steps_are_the_same() -> None:
-    run_steps("inductor", "quickstart", "factual/quick", "bigram/noisy")
+    run_steps("inductor", "quickstart", "factual/quick", "bigram/noisy", "bigram/muon")
 
 
 def test_without_a_compiler_a_training_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

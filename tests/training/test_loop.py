@@ -79,7 +79,7 @@ def make_learner(overrides: dict[str, Any]) -> tuple[SeedLearner, Any]:
     return SeedLearner(build_model(config.model, task, 0), task, [], config.train, 0), config
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
 @pytest.mark.parametrize(
     "task",
     [{}, {"task.triggers": "random"}, {"task.noise": {"probability": 0.5}}, FACTS],

@@ -43,6 +43,7 @@ SHAPES = {
         {**TEXT, "model": {"d_model": 16, "freeze": ["embed.*", "blocks.1.*"], "unfreeze": {40: ["blocks.1.*"]}}},
     ),
     "sgd": ("factual/quick", {**FACTS, "train.optimizer": {"kind": "sgd", "lr": 0.1, "weight_decay": 1e-3}}),
+    "muon": ("factual/quick", {**FACTS, "model.freeze": [], "train.optimizer": {"kind": "muon"}}),
 }
 RATES = [{"lr": 1e-3}, {"lr": 1e-2}, {"lr": 1e-2, "weight_decay": 0.1}]
 
@@ -122,7 +123,7 @@ def test_scores_lie_apart_as_the_test_above_assumes() -> None:
     assert SAFE[torch.float32] < 100 < SAFE[torch.float64] < 1e6
 
 
-@pytest.mark.parametrize("shape", ["counts", "tables", "plain"])
+@pytest.mark.parametrize("shape", ["counts", "tables", "plain", "muon"])
 def test_no_stacked_step_waits_for_another_device(shape: str, elsewhere: Callable[[], None]) -> None:
     name, overrides = SHAPES[shape]
     learner = StackedLearner(learners(name, overrides, RATES))

@@ -15,6 +15,9 @@ from toytf.config.sections import Config
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
+MOST_NEWTON_SCHULZ_STEPS = 99
+"""As torch.optim.Muon has it; five come as near to an orthogonal matrix as the quintic brings them."""
+
 
 class SgdConfig(Config):
     """Stochastic gradient descent, at a fixed learning rate."""
@@ -35,11 +38,33 @@ class AdamWConfig(Config):
     weight_decay: NonNegativeFloat = 0.0
 
 
+class MuonConfig(Config):
+    """Muon for the weight matrices of attention and feed-forward parts, AdamW for all else, at fixed learning rates.
+
+    Every head is a matrix of its own. It is our own code, which needs no torch.optim.Muon: any torch that toytf can be
+    installed with will do.
+    """
+
+    kind: Literal["muon"] = "muon"
+    lr: PositiveFloat = 0.02
+    """About the spectral norm of an update, whatever the gradient; of W [d_in d_out] times √max(1, d_out / d_in)."""
+    momentum: Fraction = 0.95
+    nesterov: bool = True
+    """Does a step look ahead, by the momentum of the next one?"""
+    weight_decay: NonNegativeFloat = 0.0
+    newton_schulz_steps: Annotated[int, Field(ge=1, le=MOST_NEWTON_SCHULZ_STEPS)] = 5
+    """How often an update is brought nearer to an orthogonal matrix."""
+    rest: AdamWConfig = AdamWConfig()
+    """How embeddings, the unembedding, biases and LayerNorm are trained, as far as they are not frozen."""
+
+
 def _default_to_adamw(given: Any) -> Any:
     return {"kind": "adamw", **given} if isinstance(given, dict) else given
 
 
-Optimizer = Annotated[SgdConfig | AdamWConfig, Field(discriminator="kind"), BeforeValidator(_default_to_adamw)]
+Optimizer = Annotated[
+    SgdConfig | AdamWConfig | MuonConfig, Field(discriminator="kind"), BeforeValidator(_default_to_adamw)
+]
 
 
 class EvaluationConfig(Config):

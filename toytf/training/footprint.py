@@ -3,10 +3,13 @@
 from toytf.config.footprint import FLOAT, INT, Need
 from toytf.config.plugins import TaskSizes
 from toytf.models.config import ModelConfig, cached_chunk
-from toytf.training.config import SgdConfig, TrainConfig
+from toytf.training.config import MuonConfig, SgdConfig, TrainConfig
 
 HELD = 3
 """How often an activation is there while gradients are taken: before and after a function, and its gradient."""
+
+ORTHOGONALISED = 7
+"""How often a matrix is there while its update is orthogonalised: gradients, products, and what they are summed to."""
 
 
 def training_needs(
@@ -31,6 +34,8 @@ def training_needs(
     copies = 2 + (1 if isinstance(config.optimizer, SgdConfig) else 2)
     stream = n * T * (heads * model.d_head + 2 * d) * L + n * queries * model.width
     parameters = model.n_parameters(task.n_tokens, T, task.n_outputs)
+    of_heads = heads * max(d if "joint" in (model.attention.kq, model.attention.ov) else 0, model.d_head)
+    update = ORTHOGONALISED * d * max(of_heads, model.width) if isinstance(config.optimizer, MuonConfig) else 0
     evaluated = config.evaluation.sequences
     patterns = 2 * FLOAT * evaluated * heads * T * queries if observed else 0
     return [
@@ -39,6 +44,7 @@ def training_needs(
             copies * FLOAT * parameters * stacked,
             {**sizes, **task.keys, **together},
         ),
+        Need("the orthogonalised update of a matrix", FLOAT * update * stacked, {**sizes, **together}),
         Need("the causal masks", L * T * T, positions),
         Need(
             "the sequences of a step",

@@ -5,25 +5,27 @@ trained as one tensor program: its parameters have an axis of members in front, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from toytf.errors import UserError
 from toytf.evaluation import Forward, measure, plain_forward
 from toytf.measurement import Group, Measurement
 from toytf.models.config import ModelConfig
 from toytf.models.stack import Stack
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
-from toytf.optimizers import SGD, AdamW, Moments, Optimizer
+from toytf.optimizers import SGD, AdamW, Moments, Muon, Optimizer, Rate, Several
 from toytf.probe import Probe, ProbeResult
 from toytf.randomness import generator
 from toytf.task import Batch, Task
 from toytf.training.compiling import compiled_forward
-from toytf.training.config import SgdConfig, TrainConfig
+from toytf.training.config import AdamWConfig, MuonConfig, SgdConfig, TrainConfig
 from toytf.training.gradients import accumulate_gradients, accumulate_stacked_gradients
 
 NORM = Group(
@@ -209,4 +211,30 @@ def build_optimizer(learner: Learner, parameters: Iterable[nn.Parameter]) -> Opt
     weight_decay = [of.weight_decay for of in chosen] if stacked else one.weight_decay
     if isinstance(one, SgdConfig):
         return SGD(parameters, lr, momentum=one.momentum, weight_decay=weight_decay)
-    return AdamW(parameters, lr, betas=one.betas, eps=one.eps, weight_decay=weight_decay)
+    if isinstance(one, AdamWConfig):
+        return AdamW(parameters, lr, betas=one.betas, eps=one.eps, weight_decay=weight_decay)
+    return _muon(learner, {*parameters}, one, lr, weight_decay)
+
+
+MATRICES = "blocks.*.W_*"
+"""The parameters that are matrices between one stream and the next, as W_E, W_pos and W_U are not, by name."""
+
+
+def _muon(
+    learner: Learner, parameters: Set[nn.Parameter], config: MuonConfig, lr: Rate, weight_decay: Rate
+) -> Optimizer:
+    """Muon for the matrices among the parameters, and AdamW for the others."""
+    named = {name: parameter for name, parameter in learner.parameters.items() if parameter in parameters}
+    matrices = [parameter for name, parameter in named.items() if fnmatchcase(name, MATRICES)]
+    others = [parameter for name, parameter in named.items() if not fnmatchcase(name, MATRICES)]
+    if not matrices:
+        raise UserError(
+            "train.optimizer.kind = muon is for weight matrices of attention and feed-forward parts, but model.freeze "
+            "leaves none of them to train: choose adamw"
+        )
+    muon = Muon(
+        matrices, lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=weight_decay,
+        newton_schulz_steps=config.newton_schulz_steps,
+    )  # fmt: skip
+    rest = config.rest
+    return Several(muon, AdamW(others, rest.lr, betas=rest.betas, eps=rest.eps, weight_decay=rest.weight_decay))
