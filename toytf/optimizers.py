@@ -129,12 +129,14 @@ def orthogonalised(G: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
     By Newton–Schulz steps, as torch.optim.Muon has them, but in the precision of G, and of many matrices at once.
     """
     a, b, c = NEWTON_SCHULZ
-    X = G.mT if G.shape[-2] > G.shape[-1] else G
-    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
+    tall = G.shape[-2] > G.shape[-1]
+    X: Tensor = G.mT if tall else G
+    X = X / torch.linalg.matrix_norm(X, keepdim=True).clamp(min=eps)
     for _ in range(steps):
         gram = X @ X.mT
         X = a * X + (b * gram + c * gram @ gram) @ X
-    return X.mT if G.shape[-2] > G.shape[-1] else X
+    found: Tensor = X.mT if tall else X
+    return found
 
 
 class Muon(Optimizer):
