@@ -99,6 +99,8 @@ class Group:
     """What single metrics mean, in a sentence: by label or pattern of labels, the first that fits counts."""
     section: "Section" = ""
     """The section of a page that shows it besides curves and tables; empty: none."""
+    pooled: bool = False
+    """Is a value that of all seeds together? Then its ± is the error of its fit, the variant `error`."""
 
     def __post_init__(self) -> None:
         if self.name in ("", "seed", "step", *KINDS) or set(self.name) & set("/@"):

@@ -92,7 +92,8 @@ def summary_table(
         if group.place == "log" or (left_out and not variants):
             continue
         references = tuple(summary.get(reference_name(kind, name)) for kind in kinds)
-        row = TableRow(quantity, summary[name], summary.get(spread_name(name)), references)
+        spread = summary.get(f"{name}/error" if group.pooled else spread_name(name))
+        row = TableRow(quantity, summary[name], spread, references)
         sections.setdefault((quantity.on, group.name), []).append(row)
     found = [
         TableSection(rows[0].quantity.group, on, tuple(sorted(rows, key=_natural)))

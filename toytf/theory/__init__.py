@@ -66,6 +66,7 @@ from toytf.theory.part_capacity import (
     selector_capacity,
     trained_matrix_capacity,
 )
+from toytf.theory.schemes import power_exponent, scheme_error, tail_error, threshold_exponent, threshold_law
 from toytf.theory.scores import ScoreDistribution, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import (
     energy,
@@ -84,7 +85,8 @@ from toytf.theory.statistical_dimension import (
     dimension_curve,
     statistical_dimension,
 )
-from toytf.theory.zipf import sample_exponent, unseen_law, unseen_mass, zipf
+from toytf.theory.storage_steps import stored_strengths, strength_path, strengths_after
+from toytf.theory.zipf import sample_exponent, sampling_floor, unseen_law, unseen_mass, zipf
 
 __all__ = [
     "BITS_PER_PARAMETER",
@@ -141,6 +143,7 @@ __all__ = [
     "plateau_length",
     "position_rate",
     "position_signal",
+    "power_exponent",
     "previous_mass",
     "quarter_circle",
     "quarter_circle_quantiles",
@@ -153,11 +156,19 @@ __all__ = [
     "remapped_gain",
     "remapped_signal",
     "sample_exponent",
+    "sampling_floor",
+    "scheme_error",
     "selector_capacity",
     "spike_threshold",
     "stage_time",
     "statistical_dimension",
+    "stored_strengths",
+    "strength_path",
+    "strengths_after",
     "subject_rate",
+    "tail_error",
+    "threshold_exponent",
+    "threshold_law",
     "token_rate",
     "top_energy",
     "trained_matrix_capacity",

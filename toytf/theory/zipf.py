@@ -19,14 +19,17 @@ def zipf(n_inputs: int, alpha: Real) -> Float[np.ndarray, "N"]:
 
 
 def unseen_mass(p: Float[np.ndarray, "N"], samples: Real) -> float:
-    """The expected frequency of what n draws have not met, exactly: Σ_z p(z) (1 − p(z))ⁿ.
-
-    A memory that stores all it has seen, with unlimited room, errs on (1 − 1/M) of it: M answers, one by chance.
-    """
+    """The expected frequency of what n draws have not met, exactly: Σ_z p(z) (1 − p(z))ⁿ."""
     at_least(0, samples=samples)
     with np.errstate(divide="ignore"):  # p(z) = 1: one draw sees it
         unseen = np.exp(samples * np.log1p(-p)) if samples else np.ones_like(p)
     return float(p @ unseen)
+
+
+def sampling_floor(p: Float[np.ndarray, "N"], samples: Real, n_outputs: int) -> float:
+    """The least error that n samples allow on average: (1 − 1/M) of what they have not met; one guess in M is right."""
+    at_least(1, n_outputs=n_outputs)
+    return (1 - 1 / n_outputs) * unseen_mass(p, samples)
 
 
 def unseen_law(alpha: Real, samples: Real) -> float:

@@ -1,0 +1,210 @@
+"""The experiment `scaling`: the error of a memory by dimension, samples, and how strongly inputs are stored."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from toytf import theory
+from toytf.experiments.scaling.config import ScalingConfig
+from toytf.experiments.scaling.figures import scaling_figures
+from toytf.experiments.scaling.measures import DIMENSION, ERROR, MANY_ANSWERS, MORE_DATA, SAMPLES, phrase_of, together
+from toytf.experiments.study import Study
+from toytf.measurement import Headline, Measurement, Scalar
+from toytf.memory.prefixes import RandomVectors, Strengths, prefix_errors
+from toytf.memory.schemes import Scheme, TopScheme, depends_on_dimension, scheme_name, scheme_phrase, strengths
+from toytf.randomness import generator
+from toytf.report.story import against, short
+from toytf.runs import Run
+from toytf.stopping import check_stop
+from toytf.tidy import over_seeds
+
+HURTS = 1.5
+"""How many times the least error is worth a sentence."""
+
+FINEST = 1e-3
+"""Errors of powers below this are of no interest."""
+
+
+@dataclass(frozen=True)
+class ScalingCase:
+    """A number of inputs and of answers; all else is measured at once."""
+
+    n_inputs: int
+    n_outputs: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A scheme for inputs of some frequencies, of which so many were drawn; None: infinitely many."""
+
+    scheme: Scheme
+    alpha: float
+    samples: int | None
+
+
+class Scaling(Study[ScalingCase]):
+    """Stores inputs by every scheme, and asks for all of them at every dimension."""
+
+    config: ScalingConfig
+
+    def cases(self) -> list[ScalingCase]:
+        """Every number of inputs and of answers."""
+        return [ScalingCase(N, M) for N in self.config.n_inputs for M in self.config.answers_of(N)]
+
+    @property
+    def plain(self) -> Mapping[str, Scalar]:
+        """A number of inputs, or of answers, that is the only one."""
+        cases = self.cases()
+        unsaid: dict[str, Scalar] = {}
+        if len({case.n_inputs for case in cases}) == 1:
+            unsaid["n_inputs"] = cases[0].n_inputs
+        if len({case.n_outputs for case in cases}) == 1:
+            unsaid["n_outputs"] = cases[0].n_outputs
+        return unsaid
+
+    def settings(self, *, by_dimension: bool) -> list[Setting]:
+        """Schemes with frequencies and samples: those whose choice depends on the dimension, or the others."""
+        config = self.config
+        return [
+            Setting(scheme, alpha, None if n == "infinite" else n)
+            for alpha in config.alphas
+            for n in config.samples
+            for scheme in config.schemes
+            if depends_on_dimension(scheme) == by_dimension
+        ]
+
+    def measure(self, case: ScalingCase, seed: int) -> Iterator[Measurement]:
+        """The error of every scheme at every dimension, exactly over all inputs."""
+        check_stop()
+        config, N, M = self.config, case.n_inputs, case.n_outputs
+        dimensions = sorted(config.dimensions)
+        device = torch.device(config.device)
+        p = {alpha: torch.tensor(theory.zipf(N, alpha), device=device) for alpha in config.alphas}
+        counts = {alpha: _counts(p[alpha], config.finite_samples, seed) for alpha in config.alphas}
+
+        def stored(settings: list[Setting], d: int) -> Float[Tensor, "scheme N"]:
+            rows = [
+                strengths(
+                    one.scheme, p[one.alpha] if one.samples is None else counts[one.alpha][one.samples].double(),
+                    samples=one.samples, alpha=one.alpha, d=d,
+                ).float()
+                for one in settings
+            ]  # fmt: skip
+            return torch.stack(rows) if rows else torch.empty(0, N, device=device)
+
+        fixed, own = self.settings(by_dimension=False), self.settings(by_dimension=True)
+        found = prefix_errors(
+            RandomVectors(seed, N, M, dimensions[-1], config.distribution, device),
+            torch.arange(N, device=device) % M,
+            Strengths(stored(fixed, dimensions[-1]), lambda d: stored(own, d)),
+            torch.stack([*p.values()]),
+            dimensions,
+        )
+        phrase = f"error of {phrase_of(config)}, d = {{d}}"
+        group = replace(ERROR, headline=(Headline(f"*_d{dimensions[-1]}", phrase, 1),))
+        for d, errors in zip(dimensions, found.tolist(), strict=True):
+            for one, error in zip([*fixed, *own], errors, strict=True):
+                yield group.measurement(
+                    error[config.alphas.index(one.alpha)],
+                    theory=self._predicted(case, one, d),
+                    limit=_unseen(N, M, one.alpha, one.samples),
+                    scheme=scheme_name(one.scheme), alpha=one.alpha, samples=one.samples, d=d,
+                )  # fmt: skip
+
+    def _predicted(self, case: ScalingCase, setting: Setting, d: int) -> float | None:
+        if setting.samples is not None:
+            return None
+        at = case.n_inputs, case.n_outputs, setting.scheme, setting.alpha
+        return _expected(*at, d=d, distribution=self.config.distribution)
+
+    def conclude(self, table: pd.DataFrame) -> Iterable[Measurement]:
+        """Powers of d and n from the means over all seeds: the same in every seed."""
+        return self._together
+
+    @cached_property
+    def _together(self) -> list[Measurement]:
+        unsaid = tuple(self.plain)
+        return [
+            replace(found, quantity=replace(found.quantity, plain=unsaid))
+            for found in together(self.config, self.table)
+        ]
+
+    def findings(self, run: Run) -> Iterable[str]:
+        """How the error of each scheme falls with the dimension and the samples, and whether more data hurts."""
+        table = over_seeds(run.table)
+        found: list[str] = []
+        for group, of in ((DIMENSION, "the dimension d"), (SAMPLES, "the samples n")):
+            powers: Any = table[(table["group"] == group.name) & ~table["variant"]].groupby("alpha", sort=False)
+            for alpha, rows in powers:
+                each = "; ".join(
+                    f"{self._told(row)} {_with_error(run.summary, row.metric)}" for row in rows.itertuples()
+                )
+                found.append(f"With α = {alpha:g} the error falls like a power of {of}. Inputs stored {each}.")
+        hurt = table[table["group"] == MORE_DATA.name].sort_values("value")
+        if len(hurt) and hurt["value"].iloc[-1] > HURTS:
+            worst, most = hurt.iloc[-1], max(self.config.finite_samples)
+            found.append(
+                f"More data can hurt: inputs stored {self._phrase(worst['scheme'])} at d = {worst['d']} give "
+                f"{worst['value']:.1f} times the least error once there are {most} samples."
+            )
+        return found or super().findings(run)
+
+    def _told(self, row: Any) -> str:
+        """What a row is about: a scheme in words and by name, and what there are several of."""
+        several = {"N": "n_inputs", "M": "n_outputs"}
+        said = [f"{letter} = {getattr(row, of)}" for letter, of in several.items() if of not in self.plain]
+        return f"{self._phrase(row.scheme)} ({', '.join([row.scheme, *said])}):"
+
+    def _phrase(self, name: str) -> str:
+        return next(scheme_phrase(scheme) for scheme in self.config.schemes if scheme_name(scheme) == name)
+
+    def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
+        """Errors against dimension, samples and answers, with what theory predicts and the laws."""
+        return scaling_figures(self.config, over_seeds(run.table))
+
+
+def _with_error(summary: Mapping[str, float], metric: str) -> str:
+    """A fitted power with the error of its fit: `−0.260 ± 0.016 (theory −0.25)`."""
+    error = summary.get(f"{metric}/error")
+    return short(summary[metric], None if error is None else max(error, FINEST)) + against(summary, metric)
+
+
+def _counts(p: Float[Tensor, "N"], samples: list[int], seed: int) -> dict[int, Int[Tensor, "N"]]:
+    """How often each input comes in the first n of the draws of a seed, for every n.
+
+    The uniform numbers are the same for all frequencies, by inversion of the distribution.
+    """
+    random = generator(seed, "scaling", "samples")
+    edges, met, before = p.cpu().cumsum(0), torch.zeros(len(p), dtype=torch.long), 0
+    found = {}
+    for n in samples:
+        uniform = torch.rand(n - before, generator=random, dtype=torch.float64) * edges[-1]
+        drawn = torch.searchsorted(edges, uniform, right=True).clamp_(max=len(p) - 1)
+        met = met + torch.bincount(drawn, minlength=len(p))
+        found[n], before = met.to(p.device), n
+    return found
+
+
+@cache
+def _expected(N: int, M: int, scheme: Scheme, alpha: float, *, d: int, distribution: str) -> float | None:
+    """The error without simulation; where there are many answers, that of a threshold whose inputs are all recalled."""
+    p = theory.zipf(N, alpha)
+    if M <= MANY_ANSWERS:
+        q = strengths(scheme, torch.tensor(p), samples=None, alpha=alpha, d=d).numpy()
+        return theory.scheme_error(q, p, np.arange(N) % M, d, M, sphere=distribution == "sphere")
+    return theory.tail_error(p, scheme.stored(d), M) if isinstance(scheme, TopScheme) else None
+
+
+@cache
+def _unseen(N: int, M: int, alpha: float, samples: int | None) -> float | None:
+    """The least error that so many samples allow, on average."""
+    if samples is None:
+        return None
+    return theory.sampling_floor(theory.zipf(N, alpha), samples, M)
