@@ -129,7 +129,7 @@ def _through_answers(
             G.addmm_(A[:, :, before:d].flatten(0, 1), E[:, before:d].T)
             before = d
             G_own = A_own[d].flatten(0, 1) @ vectors.prefix(E, d).T
-            scores = H[d] @ torch.cat([G, G_own]).view(-1, M, len(E))
+            scores = H[d] @ torch.cat([G, G_own]).view(n_fixed + len(own[d]), M, len(E))
             errors[k] += (~_recalled(scores, targets[rows])).double() @ p[rows]
     return errors
 
@@ -172,7 +172,7 @@ def _sums(
     if len(used) < len(targets) // 2:
         q, targets, E = q[:, used], targets[used], E[used]
     of_answer = torch.nn.functional.one_hot(targets, n_outputs).to(E.dtype).T
-    return ((q[:, None] * of_answer).flatten(0, 1) @ E).view(len(q), n_outputs, -1)
+    return ((q[:, None] * of_answer).flatten(0, 1) @ E).view(len(q), n_outputs, E.shape[1])
 
 
 def _stored(q: Float[Tensor, "scheme rows"]) -> Iterator[tuple[int, Int[Tensor, "stored"]]]:

@@ -87,7 +87,7 @@ class Scaling(Study[ScalingCase]):
         dimensions = sorted(config.dimensions)
         device = torch.device(config.device)
         p = {alpha: torch.tensor(theory.zipf(N, alpha), device=device) for alpha in config.alphas}
-        counts = {alpha: _counts(p[alpha], config.finite_samples, seed) for alpha in config.alphas}
+        counts = {alpha: draw_counts(p[alpha], config.finite_samples, seed) for alpha in config.alphas}
 
         def stored(settings: list[Setting], d: int) -> Float[Tensor, "scheme N"]:
             rows = [
@@ -176,7 +176,7 @@ def _with_error(summary: Mapping[str, float], metric: str) -> str:
     return short(summary[metric], None if error is None else max(error, FINEST)) + against(summary, metric)
 
 
-def _counts(p: Float[Tensor, "N"], samples: list[int], seed: int) -> dict[int, Int[Tensor, "N"]]:
+def draw_counts(p: Float[Tensor, "N"], samples: list[int], seed: int) -> dict[int, Int[Tensor, "N"]]:
     """How often each input comes in the first n of the draws of a seed, for every n.
 
     The uniform numbers are the same for all frequencies, by inversion of the distribution.

@@ -31,7 +31,7 @@ def scaling_figures(config: ScalingConfig, table: pd.DataFrame) -> Iterator[tupl
             name = _name("error_by_dimension", config, N=N, M=M, alpha=alpha)
             title = f"Error by dimension: N = {N}, M = {M}, α = {alpha:g}"
             curves = series(rows, "d", lambda row: f"{row.scheme}: {phrases[row.scheme]}")
-            guides = _laws(config, rows, alpha, answers_grow=M == N)
+            guides = _laws(config, rows, float(alpha), answers_grow=M == N)
             yield name, scaling_curves(curves, title, x="dimension d", y=Y, guides=guides)
     for (N, M, alpha, scheme), rows in _by(finite, ["n_inputs", "n_outputs", "alpha", "scheme"]):
         if rows["samples"].nunique() > 1:

@@ -105,9 +105,9 @@ def together(config: ScalingConfig, table: pd.DataFrame) -> Iterator[Measurement
         at: dict[str, Any] = {"n_inputs": N, "n_outputs": M, "scheme": name, "alpha": alpha}
         infinite, finite = part[part["samples"].isna()], part[~part["samples"].isna()]
         widest = part["d"].max()
-        law = dimension_law(schemes[name], alpha, answers_grow=M == N)
+        law = dimension_law(schemes[name], float(alpha), answers_grow=M == N)
         yield from _slope(powers_of_d, infinite, "d", least=config.fit_dimensions_from, law=law, at=at)
-        law, here = _sample_law(config, schemes[name], int(N), alpha), finite[finite["d"] == widest]
+        law, here = _sample_law(config, schemes[name], int(N), float(alpha)), finite[finite["d"] == widest]
         least = config.fit_samples_from
         yield from _slope(powers_of_n, here, "samples", least=least, law=law, at={**at, "d": widest})
         for d, with_samples in finite.groupby("d", sort=False):
