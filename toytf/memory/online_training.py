@@ -1,0 +1,179 @@
+"""One pass over a stream of inputs, for the memories of several seeds at once, by gradients in closed form.
+
+A step waits for no value of the device, and every seed sees the same inputs whatever the batch, the optimiser or the
+dimension: settings that are compared differ in nothing else.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from toytf.memory.online import Batch, OnlineMemory
+from toytf.optimizers import SGD, AdamW, Muon, Optimizer, Several
+from toytf.randomness import generator
+from toytf.stopping import check_stop
+
+Rule = Literal["sgd", "normalised", "adam", "muon"]
+"""sgd: lr times the gradient. normalised: a gradient that is scaled to the length lr. adam: about lr/d for every entry
+of W, and lr/√d for those of E and U. muon: orthogonalised, with lr as spectral norm; E and U are left to adam."""
+
+CHECK_EVERY = 64
+"""Steps between looks at whether the run should stop."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a memory is trained."""
+
+    rule: Rule
+    lr: float
+    betas: tuple[float, float] = (0.0, 0.0)
+    """Of Adam. Without memory it goes by the sign of the gradient."""
+    momentum: float = 0.0
+    """Of Muon."""
+    late_from: int | None = None
+    """The step from which on the learning rate is smaller; None: never."""
+    late_factor: float = 1.0
+
+    @property
+    def turns_with_coordinates(self) -> bool:
+        """Does a step not depend on the coordinates, so that it may be taken in others?"""
+        return self.rule != "adam"
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """The memories after some steps: which inputs each recalls, and the loss of each input."""
+
+    step: int
+    recalled: Bool[np.ndarray, "seed N"]
+    losses: Float[np.ndarray, "seed N"]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came of a training."""
+
+    looks: tuple[Look, ...]
+    memory: OnlineMemory
+    """After the last step."""
+
+
+def stream(seeds: Sequence[int], p: Float[np.ndarray, "N"], samples: int) -> Int[Tensor, "seed n"]:
+    """So many inputs for every seed, each z with probability p(z); fewer are the first of more."""
+    edges = torch.as_tensor(np.cumsum(p)[:-1])  # beyond the last edge is the last input, whatever the sum is rounded to
+    uniform = [torch.rand(samples, generator=generator(seed, "stream"), dtype=torch.float64) for seed in seeds]
+    return torch.searchsorted(edges, torch.stack(uniform), right=True)
+
+
+def batches(memory: OnlineMemory, inputs: Int[Tensor, "seed n"], size: int) -> Iterator[Batch]:
+    """The inputs in batches, of which the last may be smaller; a batch of more than N is counted, which is the same."""
+    (n_seeds, N, _), n = memory.E.shape, inputs.shape[1]
+    inputs = inputs.to(memory.E.device)
+    places = inputs + N * torch.arange(n_seeds, device=inputs.device)[:, None]
+    targets = memory.targets[inputs][:, None]
+    for start in range(0, n, size):
+        some = slice(start, min(start + size, n))
+        weight = 1 / (some.stop - some.start)
+        if some.stop - some.start <= N:
+            yield Batch(places[:, some].flatten(), targets[:, :, some], weight)
+        else:
+            counts = memory.E.new_zeros(n_seeds * N).index_add_(
+                0, places[:, some].flatten(), memory.E.new_ones(n_seeds * (some.stop - some.start))
+            )
+            yield Batch(None, memory.every_target, counts.view(n_seeds, 1, N) * weight)
+
+
+def population(memory: OnlineMemory, p: Float[np.ndarray, "N"], steps: int) -> Iterator[Batch]:
+    """Every input with its probability, at every step."""
+    weights = torch.as_tensor(p).to(memory.E.dtype).to(memory.E.device).expand(len(memory.E), 1, -1)
+    for _ in range(steps):
+        yield Batch(None, memory.every_target, weights)
+
+
+def train(
+    memory: OnlineMemory,
+    descent: Descent,
+    data: Iterable[Batch],
+    looks: Sequence[int],
+) -> Trained:
+    """Take a step on each batch, and look at the memories after as many steps as `looks` says.
+
+    The memory that is given stays as it is.
+    """
+    exact_elsewhere = memory.model == "matrix" and not memory.layer_norm and descent.turns_with_coordinates
+    small, taken_back = memory.within_spans() if exact_elsewhere else (_copy(memory), None)
+    optimizer = _optimizer(small, memory.E.shape[2], descent, descent.lr)
+    found = [_look(small, 0)] if 0 in looks else []
+    for step, batch in enumerate(data, start=1):
+        if step % CHECK_EVERY == 0:
+            check_stop()
+        if descent.late_from is not None and step == descent.late_from + 1:
+            later = _optimizer(small, memory.E.shape[2], descent, descent.lr * descent.late_factor)
+            optimizer = _with_memory_of(optimizer, later)
+        gradients = small.gradients(batch)
+        for name, parameter in small.trained.items():
+            parameter.grad = _scaled(name, gradients[name]) if descent.rule == "normalised" else gradients[name]
+        optimizer.step()
+        if step in looks:
+            found.append(_look(small, step))
+    if taken_back is not None and small.W is not None:
+        return Trained(tuple(found), replace(memory, W=taken_back(small.W)))
+    return Trained(tuple(found), small)
+
+
+def spaced_steps(steps: int, n: int) -> list[int]:
+    """At most n steps from 1 to the last one, evenly spaced in their logarithm; n = 1: the last one."""
+    if n == 1 or steps < 2:
+        return [steps]
+    return sorted({round(step) for step in np.geomspace(1, steps, n)})
+
+
+def _optimizer(memory: OnlineMemory, d: int, descent: Descent, lr: float) -> Optimizer:
+    trained = memory.trained
+    W, vectors = [trained[name] for name in ("W",) if name in trained], [trained[n] for n in "EU" if n in trained]
+    if descent.rule in ("sgd", "normalised"):
+        return SGD([*W, *vectors], lr)
+    of_vectors = AdamW(vectors, lr / math.sqrt(d), betas=descent.betas)
+    if descent.rule == "adam":
+        return Several(AdamW(W, lr / d, betas=descent.betas), of_vectors)
+    # The steps of a square matrix: the factor that Muon has for others is taken out again.
+    factors = [math.sqrt(max(1.0, matrix.shape[2] / matrix.shape[1])) for matrix in W]
+    muons = [
+        Muon([matrix], lr / factor, momentum=descent.momentum, nesterov=False)
+        for matrix, factor in zip(W, factors, strict=True)
+    ]
+    return Several(*muons, of_vectors)
+
+
+def _with_memory_of(before: Optimizer, after: Optimizer) -> Optimizer:
+    """The later optimiser with the moments of the earlier one."""
+    after.state = before.state
+    for part in after.parts if isinstance(after, Several) else ():
+        part.state = before.state
+    return after
+
+
+def _scaled(name: str, gradient: Tensor) -> Tensor:
+    """A gradient of length 1 for W, and of as much per row for E and U; 0 stays 0."""
+    length = 1.0 if name == "W" else math.sqrt(gradient.shape[1])
+    tiny = torch.finfo(gradient.dtype).tiny
+    largest = gradient.abs().amax((1, 2), keepdim=True)
+    gradient = gradient / largest.clamp(min=tiny)  # its squares may be too small for float32, though it is not
+    norm: Tensor = torch.linalg.matrix_norm(gradient, keepdim=True)
+    return gradient * length / norm.clamp(min=tiny)
+
+
+def _look(memory: OnlineMemory, step: int) -> Look:
+    return Look(step, memory.recalled().cpu().numpy(), memory.losses().cpu().double().numpy())
+
+
+def _copy(memory: OnlineMemory) -> OnlineMemory:
+    W = None if memory.W is None else memory.W.clone()
+    return replace(memory, E=memory.E.clone(), U=memory.U.clone(), W=W)
