@@ -39,6 +39,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "capacity/trained_mlp.yaml": {
         "dimensions": [4, 5], "width_ratios": [1, 2], "resolution": 0.9, "trained": {"lr": 0.1, "steps": 40},
     },
+    "scaling/answers.yaml": {"n_inputs": [60], "dimensions": [8, 16], "fit_dimensions_from": 1},
+    "scaling/laws.yaml": {"n_inputs": [100], "dimensions": [8, 16, 24], "fit_dimensions_from": 1},
+    "scaling/samples.yaml": {"n_inputs": [100], "dimensions": [8, 16], "samples": [10, 100, 1000]},
     "factual/quick.yaml": {
         **TRAINING,
         "task": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
