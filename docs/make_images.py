@@ -19,6 +19,7 @@ import torch
 from image_runs import COLOURS, FAINT, OUTPUT, PALE, TRIGGER, run
 from memory_images import capacity, filling, hidden_units, limits
 from picture import GREY, INK, TITLE, Panel, Picture
+from scaling_images import scaling
 
 from toytf.memory import hebbian
 
@@ -322,7 +323,20 @@ def plateau() -> Picture:
 
 PICTURES: dict[str, Callable[[], Picture]] = {
     made.__name__: made
-    for made in (front, circuit, attention, recalled, matrices, delay, plateau, capacity, hidden_units, limits, filling)
+    for made in (
+        front,
+        circuit,
+        attention,
+        recalled,
+        matrices,
+        delay,
+        plateau,
+        capacity,
+        hidden_units,
+        limits,
+        filling,
+        scaling,
+    )
 }
 
 

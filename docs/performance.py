@@ -9,7 +9,7 @@ from typing import Any
 from toytf.benchmarks.growth import MEMBERS, SIZES
 
 from docs.markdown import filled, table
-from docs.numbers import millions, percent, power, seconds, times, times_precisely, whole
+from docs.shown import millions, percent, power, seconds, times, times_precisely, whole
 
 MEASURED = Path(__file__).resolve().parents[1] / "benchmarks" / "measured.json"
 
