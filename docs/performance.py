@@ -278,6 +278,27 @@ SECTIONS = {
             ),
         ),
     ),
+    "scaling": Section(
+        "Errors of memories",
+        "errors at twenty dimensions in one pass are found so many times as fast as from left to right",
+        "The error of a memory of 1,000 inputs at twenty dimensions up to 1,000, for three ways to store; and ten "
+        "seeds of a memory that is trained by SGD. One thread.",
+        (
+            Table(
+                ("compared", ""),
+                (
+                    ("all dimensions in one pass, against E W Uᵀ from left to right", Number("ratio", times)),
+                    ("… against E (W Uᵀ)", Number("ratio_reassociated", times)),
+                    ("… its time", Number("seconds", seconds)),
+                    ("… answers that differ, by rounding", Number("differing", percent)),
+                    (
+                        "ten seeds trained as one closed-form program, against autograd for each seed",
+                        Number("ratio_trainer", times),
+                    ),
+                ),
+            ),
+        ),
+    ),
     "start": Section(
         "Starting",
         "a quickstart of one step, without probes, takes so many times as long as the import of torch",
@@ -339,9 +360,9 @@ SECTIONS = {
 INTRODUCTION = """
 `toytf bench` measures by comparing: two things are timed in turns within one run, and the number is their ratio. A busy
 moment of the machine meets both, so ratios depend less on the machine than seconds do. Seconds are those of the best
-round. In `data`, `steps`, `stacked_seeds`, `sweep`, `solver` and `neighbour`, 3 × means three times as fast, and larger
-is better. In `growth`, `probes` and `start`, 3 × means that it takes three times as long, and smaller is better.
-[speed.md](speed.md) says what makes toytf fast, and what to do about a slow run.
+round. In `data`, `steps`, `stacked_seeds`, `sweep`, `solver`, `scaling` and `neighbour`, 3 × means three times as fast,
+and larger is better. In `growth`, `probes` and `start`, 3 × means that it takes three times as long, and smaller is
+better. [speed.md](speed.md) says what makes toytf fast, and what to do about a slow run.
 
 The numbers of this page were measured on: {machine}.
 """
