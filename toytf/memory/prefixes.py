@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from toytf.memory.sizes import BLOCK, KEPT, SCORED
@@ -88,8 +88,8 @@ def prefix_errors(
 ) -> Float[Tensor, "dimension scheme frequency"]:
     """Σ_z p(z) 1{f(z) is not the answer with the highest score}, exactly; a tie is an error.
 
-    dimensions: in ascending order, the last being that of the vectors; p: several distributions of the inputs, each in
-    float64. Results are in float64 on the CPU.
+    dimensions: in ascending order, the last being that of the vectors; p: several distributions of the inputs, in
+    float64 and on the CPU, since not every device has float64. So are the results.
     """
     if list(dimensions) != sorted(set(dimensions)) or dimensions[-1] != vectors.d:
         raise ValueError(f"dimensions must ascend to {vectors.d}, got {list(dimensions)}")
@@ -97,7 +97,7 @@ def prefix_errors(
     through_answers = vectors.d * M + K * M**2
     through_matrix = sum(d**2 + d * M for d in dimensions)
     route = _through_answers if through_answers <= through_matrix else _through_matrix
-    return torch.stack(route(vectors, targets, strengths, p.T.contiguous(), dimensions)).cpu()
+    return torch.stack(route(vectors, targets, strengths, p.T.contiguous(), dimensions))
 
 
 def _through_answers(
@@ -130,7 +130,7 @@ def _through_answers(
             before = d
             G_own = A_own[d].flatten(0, 1) @ vectors.prefix(E, d).T
             scores = H[d] @ torch.cat([G, G_own]).view(n_fixed + len(own[d]), M, len(E))
-            errors[k] += (~_recalled(scores, targets[rows])).double() @ p[rows]
+            errors[k] += _wrong(scores, targets[rows]) @ p[rows]
     return errors
 
 
@@ -159,7 +159,7 @@ def _through_matrix(
                 cut = vectors.prefix(E[start : start + size], d)
                 for s in range(len(q)):
                     scores = values @ (W[s] @ cut.T)
-                    error[s] += (~_recalled(scores, targets[some])).double() @ p[some]
+                    error[s] += _wrong(scores, targets[some]) @ p[some]
         errors.append(error)
     return errors
 
@@ -181,10 +181,9 @@ def _stored(q: Float[Tensor, "scheme rows"]) -> Iterator[tuple[int, Int[Tensor, 
         yield s, of_scheme.nonzero()[:, 0]
 
 
-def _recalled(
-    scores: Float[Tensor, "*scheme answer rows"], targets: Int[Tensor, "rows"]
-) -> Bool[Tensor, "*scheme rows"]:
-    """Is the right score above all others? The scores are used up."""
+def _wrong(scores: Float[Tensor, "*scheme answer rows"], targets: Int[Tensor, "rows"]) -> Float[Tensor, "*scheme rows"]:
+    """1 where the right score is not above all others, else 0, in float64 on the CPU. The scores are used up."""
     right = targets.expand(*scores.shape[:-2], 1, -1)
     highest = scores.gather(-2, right)
-    return (highest > scores.scatter_(-2, right, -torch.inf).amax(-2, keepdim=True)).squeeze(-2)
+    recalled = highest > scores.scatter_(-2, right, -torch.inf).amax(-2, keepdim=True)
+    return (~recalled).squeeze(-2).cpu().double()

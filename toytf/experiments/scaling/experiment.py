@@ -86,7 +86,7 @@ class Scaling(Study[ScalingCase]):
         config, N, M = self.config, case.n_inputs, case.n_outputs
         dimensions = sorted(config.dimensions)
         device = torch.device(config.device)
-        p = {alpha: torch.tensor(theory.zipf(N, alpha), device=device) for alpha in config.alphas}
+        p = {alpha: torch.tensor(theory.zipf(N, alpha)) for alpha in config.alphas}
         counts = {alpha: draw_counts(p[alpha], config.finite_samples, seed) for alpha in config.alphas}
 
         def stored(settings: list[Setting], d: int) -> Float[Tensor, "scheme N"]:
@@ -97,7 +97,7 @@ class Scaling(Study[ScalingCase]):
                 ).float()
                 for one in settings
             ]  # fmt: skip
-            return torch.stack(rows) if rows else torch.empty(0, N, device=device)
+            return (torch.stack(rows) if rows else torch.empty(0, N)).to(device)
 
         fixed, own = self.settings(by_dimension=False), self.settings(by_dimension=True)
         found = prefix_errors(
@@ -182,13 +182,13 @@ def draw_counts(p: Float[Tensor, "N"], samples: list[int], seed: int) -> dict[in
     The uniform numbers are the same for all frequencies, by inversion of the distribution.
     """
     random = generator(seed, "scaling", "samples")
-    edges, met, before = p.cpu().cumsum(0), torch.zeros(len(p), dtype=torch.long), 0
+    edges, met, before = p.cumsum(0), torch.zeros(len(p), dtype=torch.long), 0
     found = {}
     for n in samples:
         uniform = torch.rand(n - before, generator=random, dtype=torch.float64) * edges[-1]
         drawn = torch.searchsorted(edges, uniform, right=True).clamp_(max=len(p) - 1)
         met = met + torch.bincount(drawn, minlength=len(p))
-        found[n], before = met.to(p.device), n
+        found[n], before = met, n
     return found
 
 
