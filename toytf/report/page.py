@@ -123,7 +123,7 @@ class Figures:
         title = shown(layout.pop("title", {}).get("text"))
         about = layout.pop("meta", None) or {}
         layout["margin"] = {"l": 50, "r": 20, "t": 30 if layout.get("annotations") else 10, "b": 50}
-        self.by_name[name] = {"data": content["data"], "layout": layout}
+        self.by_name[name] = {"data": content["data"], "layout": layout, "frames": content.get("frames", [])}
         return {
             "name": name, "title": title, "still": still(figure), "height": layout.get("height", 400),
             "section": about.get("section", ""), "folded": about.get("folded", False), "says": about.get("says", ""),

@@ -44,6 +44,8 @@ def still(figure: "go.Figure", *, width: int = 760) -> str:
         legend, height = _legend(labelled, wide, panels.height)
         content += [*panels.draw(), *remarks(annotations, panels), *legend]
     notes = [_note(kind, n) for kind, n in others.items()]
+    if given.get("frames"):
+        notes.append("the slider needs JavaScript: this is what it shows last")
     for note in notes if known or notes else ["nothing to draw"]:
         height += LINE + 4
         content.append(text(note, _MARGIN, height, size=12))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from toytf.report.drawing.axes import Axis, plain
 from toytf.report.drawing.marks import Mark
 from toytf.report.drawing.parts import Numbers, Part, numbers, values
-from toytf.report.drawing.svg import breadth, element, text
+from toytf.report.drawing.svg import breadth, element, shown, text
 from toytf.report.png import png
 
 Palette = NDArray[np.float64]
@@ -50,23 +50,32 @@ class Map(Mark):
         self.y.reach(self.y_edges)
 
     def draw(self) -> Iterator[str]:
-        """The picture, and the numbers in its cells if all of them fit."""
+        """The picture, and the numbers or texts in its cells if all of them fit."""
         if not self.z.size:
             return
         x, y = self.x.pixels(self.x_edges), self.y.pixels(self.y_edges)
         box = {"x": min(x), "y": min(y), "width": abs(x[-1] - x[0]), "height": abs(y[-1] - y[0])}
         down, right = (1 if edges[-1] >= edges[0] else -1 for edges in (y, x))
         yield _image(self.indices[::down, ::right], self.palette, **box)
-        written = re.fullmatch(r"%\{z:\.(\d)f\}", str(self.trace.texttemplate))
-        if not written or len(x) * 12 > box["width"] or len(y) * 12 > box["height"] + 12:
+        labels = self._labels()
+        if not labels or len(x) * 12 > box["width"] or len(y) * 12 > box["height"] + 12:
             return
-        labels = {at: "" if np.isnan(value) else f"{value:.{written[1]}f}" for at, value in np.ndenumerate(self.z)}
         if max(map(breadth, labels.values())) > abs(x[1] - x[0]):
             return
         for (i, j), label in labels.items():
             is_light = self.palette[int(self.indices[i, j])] @ (0.3, 0.59, 0.11) > 140
             fill = "#222" if is_light else "#fff"
             yield text(label, (x[j] + x[j + 1]) / 2, (y[i] + y[i + 1]) / 2 + 4, anchor="middle", fill=fill)
+
+    def _labels(self) -> dict[tuple[int, ...], str]:
+        """What is written into the cells: their numbers, or the texts of the trace."""
+        if self.trace.texttemplate == "%{text}":
+            texts = [values(row) for row in values(self.trace.text)]
+            return {(i, j): shown(said) for i, row in enumerate(texts) for j, said in enumerate(row[: self.z.shape[1]])}
+        written = re.fullmatch(r"%\{z:\.(\d)f\}", str(self.trace.texttemplate))
+        if not written:
+            return {}
+        return {at: "" if np.isnan(value) else f"{value:.{written[1]}f}" for at, value in np.ndenumerate(self.z)}
 
     @property
     def scale_depth(self) -> float:

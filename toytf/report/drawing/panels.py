@@ -7,13 +7,14 @@ from itertools import pairwise
 import numpy as np
 
 from toytf.report.drawing.axes import Axis
+from toytf.report.drawing.contours import Contours
 from toytf.report.drawing.maps import Map
 from toytf.report.drawing.marks import Bars, Curve, Mark
 from toytf.report.drawing.parts import Part
 from toytf.report.drawing.shapes import Shape
 from toytf.report.drawing.svg import element
 
-TRACES: dict[str, type[Mark]] = {"scatter": Curve, "bar": Bars, "heatmap": Map}
+TRACES: dict[str, type[Mark]] = {"scatter": Curve, "bar": Bars, "heatmap": Map, "contour": Contours}
 """The types of traces that can be drawn."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 24, 14, 12

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 
 _LARGEST = 1e300
-_WITHIN = frozenset({"title", "margin", "template", "layout", "marker", "line", "error_x", "error_y"})
+_WITHIN = frozenset({"title", "margin", "template", "layout", "marker", "line", "contours", "error_x", "error_y"})
 
 
 class Part:

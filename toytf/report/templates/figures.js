@@ -31,6 +31,7 @@ function themed(layout) {
   const look = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true };
   for (const key of Object.keys(now)) if (/^[xy]axis/.test(key)) Object.assign(now[key], look);
   for (const key of ["xaxis", "yaxis"]) now[key] = { ...look, ...now[key] };
+  for (const slider of now.sliders || []) Object.assign(slider, { bgcolor: colour("line"), bordercolor: colour("line") });
   for (const shape of now.shapes || []) if (shape.line) shape.line = recoloured(shape.line);
   for (const remark of now.annotations || []) {
     if (remark.bgcolor) remark.bgcolor = colour("back");
@@ -56,7 +57,8 @@ function draw(element) {
     taken += room;
   }
   layout.height = (layout.height || 400) - 60 + 22 * rows;
-  return Plotly.react(element, data, layout, options).then(() => {
+  const frames = figure.frames.map((frame) => ({ ...frame, data: frame.data.map(coloured) }));
+  return Plotly.react(element, { data, layout, frames, config: options }).then(() => {
     element.removeAllListeners("plotly_restyle");
     element.on("plotly_restyle", () => follow(element));  // a name in the legend was clicked
     reveal(element);
