@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from toytf.memory.association import Association
@@ -22,14 +22,14 @@ from toytf.memory.association import Association
 class Particles:
     """Several systems of one shape at once, along the first axis: what they are, and their scores now.
 
-    p: frequencies, of sum 1; targets: f(x), the same in all systems. In float64 unless told otherwise: float32 would
-    freeze a margin at 16.6, where 1 − softmax rounds to 0.
+    p: frequencies, of sum 1; right: where f(x) is, the same in all systems. In float64 unless told otherwise:
+    float32 would freeze a margin at 16.6, where 1 − softmax rounds to 0.
     """
 
     keys: Float[Tensor, "b n d_in"]
     values: Float[Tensor, "b m d_out"]
     p: Float[Tensor, "b n"]
-    targets: Int[Tensor, "n"]
+    right: Bool[Tensor, "n m"]
     G: Float[Tensor, "b n n"]
     K: Float[Tensor, "b m m"]
     scores: Float[Tensor, "b n m"]
@@ -50,7 +50,8 @@ class Particles:
         if W is not None:
             scores = keys @ torch.stack([*W]).to(keys).mT @ values.mT
         G, K = keys @ keys.mT, values @ values.mT
-        return cls(keys, values, p / p.sum(1, keepdim=True), associations[0].targets, G, K, scores)
+        right = associations[0].targets[:, None] == torch.arange(values.shape[1], device=keys.device)
+        return cls(keys, values, p / p.sum(1, keepdim=True), right, G, K, scores)
 
     def repeated(self, times: int) -> "Particles":
         """Every system so many times in a row, such as once for each step size."""
@@ -67,8 +68,8 @@ class Particles:
 
     def surprise(self) -> Float[Tensor, "b n m"]:
         """Y − softmax S; at the right value, 1 − π is the sum of the others, which does not round to 0."""
-        wrong = self.scores.softmax(2).masked_fill(self._right, 0.0)
-        return torch.where(self._right, wrong.sum(2, keepdim=True), -wrong)
+        wrong = self.scores.softmax(2).masked_fill(self.right, 0.0)
+        return torch.where(self.right, wrong.sum(2, keepdim=True), -wrong)
 
     @property
     def margins(self) -> Float[Tensor, "b n"]:
@@ -91,16 +92,12 @@ class Particles:
         return (self.p * (self.margins <= 0)).sum(1)
 
     @property
-    def _right(self) -> Bool[Tensor, "n m"]:
-        return self.targets[:, None] == torch.arange(self.scores.shape[2], device=self.targets.device)
-
-    @property
     def _right_scores(self) -> Float[Tensor, "b n"]:
-        return self.scores.masked_fill(~self._right, 0.0).sum(2)
+        return self.scores.masked_fill(~self.right, 0.0).sum(2)
 
     @property
     def _others(self) -> Float[Tensor, "b n m"]:
-        return self.scores.masked_fill(self._right, -torch.inf)
+        return self.scores.masked_fill(self.right, -torch.inf)
 
 
 _VECTORS = ("keys", "values")

@@ -50,16 +50,19 @@ def loss_law(n_inputs: int, n_outputs: int, lr: Real, steps: Real) -> float:
     return n_inputs * (n_outputs - 1) / (n_outputs * lr * steps)
 
 
-def pair_step(margins: Float[np.ndarray, "2"], lr: Real, correlation: Real, p1: Real) -> Float[np.ndarray, "2"]:
+def pair_step(
+    margins: Float[np.ndarray, "*k 2"], lr: Real | Float[np.ndarray, "*k"], correlation: Real, p1: Real
+) -> Float[np.ndarray, "*k 2"]:
     """One step of two tokens with two orthonormal values; s(−m) = 1 / (1 + e^m) is the probability of the wrong one.
 
     m_1 ← m_1 + 2η (p_1 s(−m_1) − a p_2 s(−m_2)),   m_2 ← m_2 + 2η (p_2 s(−m_2) − a p_1 s(−m_1))
 
     correlation: a = e_1·e_2 of unit vectors; p1: the frequency of the first, p_2 = 1 − p_1. It is exact.
+    Several pairs of margins may be given at once, each with its own lr.
     """
     _pair(correlation, p1)
     pull = np.array([p1, 1 - p1]) * scipy.special.expit(-margins)
-    return np.asarray(margins + 2 * lr * (pull - correlation * pull[::-1]))
+    return np.asarray(margins + 2 * np.asarray(lr)[..., None] * (pull - correlation * pull[..., ::-1]))
 
 
 def pair_first_margins(lr: Real, correlation: Real, p1: Real) -> tuple[float, float]:
