@@ -11,6 +11,7 @@ from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.filling.config import FillingConfig
+from toytf.experiments.optimisers.config import OptimisersConfig
 from toytf.experiments.storage.config import StorageConfig
 from toytf.experiments.train.config import TrainExperimentConfig
 
@@ -30,7 +31,8 @@ TRAINING = {
     "train": {"steps": 0, "evaluation": {"sequences": 64}},  # enough for rare triggers to come twice
     "model": {"d_model": 16},
 }
-TASKS = {
+TASKS: dict[str, dict[str, Any]] = {
+    "association": {},  # as many pairs as a file has
     "bigram": {"seq_len": 32},
     "factual": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
 }
@@ -47,6 +49,7 @@ STUDIES: dict[type, dict[str, Any]] = {
     FactDynamicsConfig: {
         "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,
     },
+    OptimisersConfig: {"n_inputs": 8},  # all other sizes are in the names
 }  # fmt: skip
 STORAGE = {"dimension": 4, "width": 3, "n": 4, "noise_vectors": 2, "pairs": {"first": 2, "second": 2, "answers": 2}}
 
