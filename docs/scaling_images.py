@@ -1,4 +1,4 @@
-"""Pictures of scaling laws: the error of a memory by dimension and by samples, for each way to store."""
+"""Pictures of scaling laws and of gradient descent: errors by dimension and samples; spikes, margins, forgetting."""
 
 from collections.abc import Mapping
 
@@ -63,3 +63,42 @@ def _is(table: pd.DataFrame, at: Mapping[str, float]) -> "pd.Series[bool]":
 
 def _dots(panel: Panel, values: "pd.Series[float]", colour: str) -> None:
     panel.draw(go.Scatter(x=values.index, y=values, mode="markers", marker={"color": colour, "size": 13}))
+
+
+def dynamics() -> Picture:
+    """Gradient descent on small memories: spikes that pay, margins that grow like log t, and what is forgotten."""
+    picture = Picture(520)
+    picture.text("<b>Two tokens: large steps win</b>", 70, 8, size=TITLE)
+    panel = picture.panel(70, 50, 460, 440)
+    history = run("dynamics/spike").history
+    for rate, colour, x, y in ((1, GREY, 14, 0.53), (10, RED, 17, 0.3)):
+        panel.curve(history["step"], history[f"loss/lr{rate}"], colour)
+        panel.label(f"<b>η = {rate}</b>", x, y, colour)
+    panel.axis("x", title_text="step", range=[0, 35], tickvals=[0, 10, 20, 30])
+    panel.axis("y", title_text="loss", range=[0, 1.4], tickvals=[0, 0.5, 1], gridcolor=PALE)
+    picture.text("<b>Orthonormal: margins ~ log t</b>", 545, 8, size=TITLE)
+    panel = picture.panel(545, 50, 925, 440)
+    history = run("dynamics/log_growth").history
+    for rate, colour, y in ((1, GREY, 3.6), (10, RED, 10.4)):
+        smallest = history[history["step"] > 0][["step", f"margin/smallest_lr{rate}"]].dropna()
+        panel.curve(*smallest.to_numpy(dtype=float).T, colour)
+        law = [(t, np.log(5 * rate * t / 5 / (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5))) for t in (20, 10_000)]
+        panel.curve(*zip(*law, strict=True), BLUE, dash="dash")
+        panel.label(f"<b>η = {rate}</b>", np.log10(300), y, colour)
+    panel.label("dashed: log(M η p t)", np.log10(2.5), 12.2, BLUE)
+    ticks = {"tickvals": [1, 100, 10_000], "ticktext": ["1", "100", "10,000"]}
+    panel.axis("x", title_text="step t", range=[0, 4], **ticks, **LOG)
+    panel.axis("y", title_text="margin of the rarest token", range=[-0.3, 13], tickvals=[0, 5, 10], gridcolor=PALE)
+    picture.text("<b>Ten tokens, d = 2: too long hurts</b>", 1010, 8, size=TITLE)
+    panel = picture.panel(1010, 50, 1385, 440)
+    history = run("dynamics/forgetting").history
+    shown = history[history["step"] > 0]
+    panel.curve(shown["step"], shown["loss/lr0.1"], GREY)
+    panel.curve(shown["step"], shown["error/lr0.1"], RED)
+    panel.curve([1, 999], [0.156, 0.156], BLUE, dash="dash")
+    panel.label("<b>loss</b>", np.log10(12), 1.45, GREY)
+    panel.label("<b>error</b>", np.log10(250), 0.4, RED)
+    panel.label("least possible error", np.log10(1.5), 0.08, BLUE)
+    panel.axis("x", title_text="step", range=[0, 3], tickvals=[1, 10, 100, 1000], **LOG)
+    panel.axis("y", range=[0, 1.65], tickvals=[0, 0.5, 1, 1.5], gridcolor=PALE)
+    return picture
