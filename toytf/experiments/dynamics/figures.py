@@ -122,10 +122,9 @@ def step_size_map(config: DynamicsConfig, table: pd.DataFrame, times: pd.DataFra
         steps = np.array([[by_place.get((p, a, lr), np.nan) for lr in rates] for a in correlations])
         heat = go.Heatmap(
             z=np.log10(np.maximum(steps, 1)), x=[f"{lr:.3g}" for lr in rates], y=[f"{a:.3g}" for a in correlations],
-            zmin=0, zmax=np.log10(config.steps), colorscale="Viridis_r", coloraxis=None, showscale=row == 1,
+            zmin=0, zmax=np.log10(config.steps), colorscale="Viridis_r", showscale=False,
             text=[["never" if np.isnan(step) else f"{step:.0f}" for step in line] for line in steps],
             texttemplate="%{text}", hovertemplate="a = %{y}, η = %{x}: step %{text}<extra></extra>",
-            colorbar={"title": {"text": "step"}, **_powers(config.steps)},
         )  # fmt: skip
         figure.add_trace(heat, row=row, col=1)
         figure.update_yaxes(title="correlation a", type="category", row=row)
@@ -143,12 +142,6 @@ def excesses(table: pd.DataFrame) -> go.Figure:
         {"excess error": {"seeds": found}}, "What the lowest cross-entropy costs in errors, over seeds",
         lines={"excess error": {"mean": float(found.mean())}}, x="its error minus that of the best direction",
     )  # fmt: skip
-
-
-def _powers(steps: int) -> dict[str, Any]:
-    """Powers of ten at a logarithmic colour bar."""
-    values = [*range(int(np.log10(max(steps, 1))) + 1)]
-    return {"tickvals": values, "ticktext": [f"{10**value}" for value in values]}
 
 
 def _peaks(loss: np.ndarray, benign: bool) -> Iterator[tuple[int, float]]:

@@ -33,7 +33,8 @@ SAYS = (
     "wrong. The slider moves the training through its steps."
 )
 
-BEST = {"color": "#222222", "width": 1.5, "dash": "dash"}
+MARKED = "#c2185b"
+BEST = {"color": MARKED, "width": 1.5, "dash": "dash"}
 
 
 def landscape(
@@ -77,7 +78,7 @@ def _optima(plane: Plane, far: float) -> Iterator[go.Scatter]:
         yield go.Scatter(
             x=[0, far * x], y=[0, far * y], mode="lines", name="best direction", line=BEST, hoverinfo="skip"
         )
-        marker = {"symbol": "x", "size": 10, "color": "#222222", "line": {"width": 2, "color": "#222222"}}
+        marker = {"symbol": "x", "size": 10, "color": MARKED, "line": {"width": 2, "color": MARKED}}
         x, y = plane.minimiser
         yield go.Scatter(x=[x], y=[y], mode="markers", name="lowest loss", marker=marker, hoverinfo="skip")
 

@@ -121,8 +121,8 @@ EXCESS = Group(
     meanings=(
         ("minimiser*", "Error where the cross-entropy is lowest; 0 if all tokens can be right."),
         ("best*", "Error of the best direction of all; 0 if all tokens can be right."),
-        ("large*", "1 if the lowest cross-entropy has more than 0.01 above the best error, else 0; over seeds, how "
-         "often."),
+        ("large*", "How often the lowest cross-entropy costs more than 0.01 in errors: 1 or 0 in a seed, a fraction "
+         "over seeds."),
         ("*", "Error where the cross-entropy is lowest minus that of the best direction; 0 if all tokens can be "
          "right."),
     ),
