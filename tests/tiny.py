@@ -10,6 +10,7 @@ from tasks.factual.dynamics.config import FactDynamicsConfig
 from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig
 from toytf.experiments.capacity.config import CapacityConfig
+from toytf.experiments.dynamics.config import DynamicsConfig
 from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.optimisers.config import OptimisersConfig
 from toytf.experiments.storage.config import StorageConfig
@@ -41,6 +42,7 @@ FEW_STEPS = {
     "check_sequences": 64,
 }  # fmt: skip
 STUDIES: dict[type, dict[str, Any]] = {
+    DynamicsConfig: {"points": 2},  # small already, and a token that is never right has no metric
     NoiseLearningConfig: {"repeats": 1},
     ThreeStepsConfig: {"evaluation_samples": 64},
     # a table that is never learned has no metric: ten steps learn some more than 1 in 8, at every size
