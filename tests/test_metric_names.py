@@ -27,6 +27,7 @@ TRAINING = {
 FEW_STEPS = {"steps": 10, "check_every": 5, "batch_size": 64, "check_sequences": 64}
 SMALL: dict[str, dict[str, Any]] = {
     "quickstart.yaml": {**TRAINING, "task": {"seq_len": 32}},
+    "association/memory.yaml": {**TRAINING, "task": {"n_inputs": 24}},
     "bigram/noisy.yaml": {**TRAINING, "task": {"seq_len": 32}},
     "bigram/two_layers.yaml": {**TRAINING, "task": {"seq_len": 32}},
     "bigram/noise_learning.yaml": {"repeats": 2, "samples": [16, 64], "n_tokens": [8, 16]},
@@ -42,6 +43,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "scaling/answers.yaml": {"n_inputs": [60], "dimensions": [8, 16], "fit_dimensions_from": 1},
     "scaling/laws.yaml": {"n_inputs": [100], "dimensions": [8, 16, 24], "fit_dimensions_from": 1},
     "scaling/samples.yaml": {"n_inputs": [100], "dimensions": [8, 16], "samples": [10, 100, 1000]},
+    "dynamics/five_tokens.yaml": {"system": {"dimensions": [3, 8]}, "learning_rates": [1, 10], "steps": 30},
+    "dynamics/log_growth.yaml": {"steps": 20, "batch_size": 50},
+    "dynamics/underparameterised.yaml": {"system": {"n_inputs": 4}, "steps": 2, "report_at": [1]},
     "factual/quick.yaml": {
         **TRAINING,
         "task": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
