@@ -101,3 +101,23 @@ class AblationProbeConfig(ProbeConfig):
     when: Literal["always", "end"] = "end"
     sequences: PositiveInt = 128
     """How many held-out sequences to use, for the means too; every head and feed-forward part takes two forwards."""
+
+
+class MarginsOverTimeProbeConfig(ProbeConfig):
+    """How the margins of each learned matrix grew over all checkpoints of a training, and the spikes of its loss."""
+
+    implementation: ClassVar[str] = "probes.margins_over_time:MarginsOverTime"
+    reads_batch: ClassVar[bool] = False
+    section: ClassVar[Section] = "memories"
+
+    kind: Literal["margins_over_time"]
+    when: Literal["end"] = "end"
+    """Only after the last step: it looks at the whole training."""
+    since: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    """The slope against the logarithm of the step is fitted from this fraction of the steps on."""
+    delta: PositiveFloat = 0.1
+    """A loss that is higher than the best before by this fraction of it is part of a spike."""
+    keys: PositiveInt = 5
+    """How many keys of each memory the figure shows, from the most to the least frequent."""
+    worst: PositiveInt = 10
+    """How many of the pairs that were lost most often to name per memory."""

@@ -1,20 +1,24 @@
-"""What a probe is: a measurement of a model on a task that can be read against an ideal and a chance value."""
+"""What a probe is: a measurement of a model on a task that can be read against an ideal and a chance value.
+
+Most look at one model. A `CourseProbe` looks at a whole training: at the model of every checkpoint, and the losses.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from toytf.measurement import KINDS, Measurement, Quantity, Reference, as_row
+from toytf.measurement import KINDS, Measurement, Quantity, Reference, as_row, flat
 from toytf.models.transformer import ToyTransformer
 from toytf.sharing import shared, sharing
-from toytf.task import Batch, Task
+from toytf.task import EVAL, Batch, Task
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Probe", "ProbeResult", "shared", "sharing"]
+__all__ = ["Course", "CourseProbe", "Probe", "ProbeResult", "losses_of", "shared", "sharing"]
 
 NAMED = 5
 """Failures of a metric that a notebook names."""
@@ -92,3 +96,41 @@ class Probe(ABC):
     def glance(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
         """What is measured at the evaluations before the last: by default all; a slow probe measures less."""
         return self(model, task, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """The training of one seed, from its first checkpoint to its last or to a step that was chosen."""
+
+    models: Callable[[], Iterable[tuple[int, ToyTransformer]]]
+    """Goes through the checkpoints in the order of steps, with the model of each, one after the other."""
+    losses: Mapping[int, float] = field(default_factory=dict)
+    """The loss that is trained on, by step, as evaluated on held-out sequences."""
+    plain: bool = False
+    """Was every step one along the gradient, without momentum or weight decay?"""
+
+    def then(self, step: int, model: ToyTransformer, losses: Mapping[int, float]) -> "Course":
+        """The same with one more step, at which the model is as it is now."""
+        return replace(self, models=lambda: chain(self.models(), [(step, model)]), losses={**self.losses, **losses})
+
+
+def losses_of(role: str, rows: Iterable[Mapping[str, float | int]]) -> dict[int, float]:
+    """The loss of a role in rows of metrics.jsonl, by step."""
+    name = flat(Quantity(EVAL, at={"role": role, "quantity": "loss"}))
+    return {int(row["step"]): row[name] for row in rows if name in row}
+
+
+class CourseProbe(Probe):
+    """A probe of a whole training. It is due once, after the last step."""
+
+    def at_every_evaluation(self, task: Task) -> bool:
+        """Never: the training is not over."""
+        return False
+
+    def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:
+        """What can be said of one model: a training without a step."""
+        return self.over(Course(lambda: [(0, model)]), task)
+
+    @abstractmethod
+    def over(self, course: Course, task: Task) -> ProbeResult:
+        """Measure a training on the task."""

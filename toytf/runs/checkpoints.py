@@ -6,10 +6,11 @@ last, so its presence means that the checkpoint is whole. Both carry a checksum.
 stream is found again from its seed, its purpose and the step.
 """
 
+import copy
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from toytf.errors import UserError, reason
 from toytf.files import write_atomic
+from toytf.models.transformer import ToyTransformer
 from toytf.optimizers import Moments
 
 Header = dict[str, int | str]
@@ -76,6 +78,13 @@ class CheckpointStore:
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
+
+    def models(self, like: ToyTransformer, steps: Iterable[int]) -> Iterator[tuple[int, ToyTransformer]]:
+        """Copies of a model with the weights of these steps, one after the other."""
+        for step in steps:
+            model = copy.deepcopy(like)
+            self.load_weights(step, dict(model.named_parameters()))
+            yield step, model.eval()
 
     def rows(self, step: int) -> int:
         """How many rows metrics.jsonl had of this seed at a step, by a checkpoint that is whole."""

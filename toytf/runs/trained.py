@@ -11,9 +11,10 @@ from toytf.config.plugins import probe_config
 from toytf.errors import UserError, nearest
 from toytf.measurement import Headline, Quantity
 from toytf.models.transformer import ToyTransformer
-from toytf.probe import ProbeResult, sharing
+from toytf.probe import Course, CourseProbe, ProbeResult, losses_of, sharing
 from toytf.randomness import generator
 from toytf.runs.checkpoints import CheckpointStore
+from toytf.runs.rows import read_rows
 from toytf.runs.run import Run, once
 from toytf.task import EVAL, Batch, Task
 
@@ -86,6 +87,26 @@ class TrainedRun(Run):
     def model(self, step: int | None = None, seed: int | None = None) -> ToyTransformer:
         """The model of a seed (default: the first) at a checkpoint (default: the last)."""
         task, seed = self.task, self._seed(seed)
+        chosen = self._step(step, seed)
+        model = build_model(self.config.model, task, seed)
+        CheckpointStore(self.checkpoints, seed).load_weights(chosen, dict(model.named_parameters()))
+        return model.eval()
+
+    def course(self, step: int | None = None, seed: int | None = None) -> Course:
+        """The training of a seed (default: the first) up to a checkpoint (default: the last), checkpoint by checkpoint.
+
+        Those that were only written because a Ctrl-C asked for it are left out: a run that was never stopped has the
+        same course.
+        """
+        task, seed, train = self.task, self._seed(seed), self.config.train
+        last, store = self._step(step, seed), CheckpointStore(self.checkpoints, seed)
+        steps = [at for at in store.steps() if at == last or (at < last and train.checkpoints.due(at))]
+        rows = [row for row in read_rows(self.metrics_file) if row["seed"] == seed and row["step"] <= last]
+        like = build_model(self.config.model, task, seed)
+        return Course(lambda: store.models(like, steps), losses_of(train.loss, rows), train.is_plain_descent)
+
+    def _step(self, step: int | None, seed: int) -> int:
+        """The step of a checkpoint that there is; None: of the last."""
         store = CheckpointStore(self.checkpoints, seed)
         steps = store.steps()
         lost = self.finished and step is None
@@ -99,9 +120,7 @@ class TrainedRun(Run):
                 f"{self.directory}: no checkpoint of seed {seed} at step {chosen} (available: {there_are})"
                 + (again if step is None else "")
             )
-        model = build_model(self.config.model, task, seed)
-        store.load_weights(chosen, dict(model.named_parameters()))
-        return model.eval()
+        return chosen
 
     def lens(self, step: int | None = None, seed: int | None = None) -> "HookedToyTransformer":
         """The same model as a TransformerLens HookedRootModule."""
@@ -143,7 +162,8 @@ class TrainedRun(Run):
     ) -> ProbeResult:
         """Run a probe on any checkpoint, with the options that this run's config gives it.
 
-        on: an entry of `evaluate_on` instead of the task itself.
+        One that looks at a whole training is given all checkpoints up to that one. on: an entry of `evaluate_on`
+        instead of the task itself.
         """
         return self.probes([kind], step=step, seed=seed, on=on)[kind]
 
@@ -161,8 +181,15 @@ class TrainedRun(Run):
         for probe in probes.values():
             probe.check(model, task)
         batch = self.batch(self.config.train.evaluation.sequences, seed=seed, on=on)
+        found: dict[str, ProbeResult] = {}
         with sharing():
-            return {kind: probe(model, task, batch) for kind, probe in probes.items()}
+            for kind, probe in probes.items():
+                if not isinstance(probe, CourseProbe):
+                    found[kind] = probe(model, task, batch)
+        for kind, probe in probes.items():  # not sharing: nobody else looks at the models of all checkpoints
+            if isinstance(probe, CourseProbe):
+                found[kind] = probe.over(self.course(step, seed), task)
+        return {kind: found[kind] for kind in probes}
 
     @cached_property
     def _evaluate_on(self) -> dict[str, Task]:

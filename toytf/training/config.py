@@ -107,3 +107,9 @@ class TrainConfig(Config):
     on a CPU)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def is_plain_descent(self) -> bool:
+        """Is every step one along the gradient, without momentum or weight decay?"""
+        chosen = self.optimizer
+        return isinstance(chosen, SgdConfig) and chosen.momentum == chosen.weight_decay == 0

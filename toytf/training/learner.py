@@ -6,7 +6,7 @@ trained as one tensor program: its parameters have an axis of members in front, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import torch
@@ -15,15 +15,16 @@ from torch import Tensor, nn
 
 from toytf.errors import UserError
 from toytf.evaluation import Forward, measure, plain_forward
-from toytf.measurement import Group, Measurement
+from toytf.measurement import Group, Measurement, as_row
 from toytf.models.config import ModelConfig
 from toytf.models.stack import Stack
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.optimizers import SGD, AdamW, Moments, Muon, Optimizer, Rate, Several
-from toytf.probe import Probe, ProbeResult
+from toytf.probe import Course, CourseProbe, Probe, ProbeResult, losses_of
 from toytf.randomness import generator
 from toytf.task import Batch, Task
+from toytf.timing import spent_on
 from toytf.training.compiling import compiled_forward
 from toytf.training.config import AdamWConfig, MuonConfig, SgdConfig, TrainConfig
 from toytf.training.gradients import accumulate_gradients, accumulate_stacked_gradients
@@ -125,7 +126,8 @@ class SeedLearner(Learner):
 
     def evaluate(self, step: int) -> Evaluation:
         """Loss and accuracy by role and the probes that are due, also on `evaluate_on`; norms of what is trained."""
-        due = [probe for probe in self.probes if step == self.config.steps or probe.at_every_evaluation(self.task)]
+        last, of_models = step == self.config.steps, [one for one in self.probes if not isinstance(one, CourseProbe)]
+        due = [probe for probe in of_models if last or probe.at_every_evaluation(self.task)]
         references = step in (0, self.config.steps)
         measured, results = self._measure(self.task, due, step, floors=references)
         found = {(kind, ""): result for kind, result in results.items()}
@@ -135,6 +137,20 @@ class SeedLearner(Learner):
             measured += [one.evaluated_on(on) for one in measured_there]
             found |= {(kind, on): result for kind, result in results.items()}
         return Evaluation(self.seed, [*measured, *self._norms()], references, found)
+
+    @spent_on("probes")
+    def look_back(self, last: Evaluation, past: Course) -> Evaluation:
+        """The last evaluation, with what probes of the whole training find in the past and in the model as it is."""
+        step = self.config.steps
+        losses = losses_of(self.config.loss, [{"step": step, **as_row(last.measurements, references=False)}])
+        course = past.then(step, self.model, losses)
+        found = {
+            (probe.config.kind, ""): probe.over(course, self.task)
+            for probe in self.probes
+            if isinstance(probe, CourseProbe)
+        }
+        measured = [one for result in found.values() for one in result.measurements]
+        return replace(last, measurements=[*last.measurements, *measured], results={**last.results, **found})
 
     def _measure(
         self, task: Task, probes: Iterable[Probe], step: int, *, floors: bool

@@ -12,6 +12,7 @@ from torch import Tensor
 from toytf.errors import Interrupted, RunFailed, ToytfError, UserError
 from toytf.measurement import Group, Measurement, as_row
 from toytf.optimizers import Moments
+from toytf.probe import Course, losses_of
 from toytf.process import keep_freed_memory
 from toytf.runs.checkpoints import CheckpointStore, Progress
 from toytf.runs.rows import MetricsFile, Row
@@ -52,6 +53,18 @@ class Trainee:
     """Is given every row."""
     ended: Callable[[Evaluation], None] = lambda evaluation: None
     """Is given the last evaluation."""
+
+    def evaluate(self, step: int) -> Evaluation:
+        """What is measured after a step; after the last one, also what there is to say of the whole training."""
+        config, found = self.learner.config, self.learner.evaluate(step)
+        if step < config.steps:
+            return found
+        rows = self.metrics.of(self.store.seed)
+        steps = [before for before in self.store.steps() if before < step and config.checkpoints.due(before)]
+        past = Course(
+            lambda: self.store.models(self.learner.model, steps), losses_of(config.loss, rows), config.is_plain_descent
+        )
+        return self.learner.look_back(found, past)
 
 
 class Trainer:
@@ -199,7 +212,7 @@ class _Together:
         with self._failing() as failing:
             for trainee, loss in zip(self.trainees, losses, strict=True):
                 with undisturbed():  # its row belongs to the checkpoint that a Ctrl-C asks for
-                    found = trainee.learner.evaluate(step)
+                    found = trainee.evaluate(step)
                 measured = [*found.measurements, *([] if loss is None else [TRAIN.measurement(loss, "loss")])]
                 row = as_row(measured, references=found.references)
                 wrong = next((name for name, value in row.items() if not math.isfinite(value)), None)
