@@ -1,8 +1,9 @@
 """What the configs of experiments share."""
 
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from toytf.config.plugins import ExperimentConfig
 from toytf.config.sections import Unique, auto_or_up_to
@@ -11,11 +12,28 @@ from toytf.runs.tracking import LoggingConfig
 MOST_THREADS = 1024
 
 
+MOST_SEEDS = 10_000
+
+
+def _in_a_row(given: Any) -> Any:
+    """`0..99` as the hundred seeds from 0 to 99; anything else as it is."""
+    ends = re.fullmatch(r"(\d{1,15})\.\.(\d{1,15})", given) if isinstance(given, str) else None
+    if ends is None:
+        return given
+    first, last = map(int, ends.groups())
+    if not first <= last < first + MOST_SEEDS:
+        raise ValueError(f"expected the first and the last of at most {MOST_SEEDS} seeds, such as 0..99")
+    return tuple(range(first, last + 1))
+
+
 class SeededConfig(ExperimentConfig):
     """An experiment that runs once per seed."""
 
-    seeds: Annotated[tuple[int, ...], Unique] = Field(default=(0,), min_length=1)
-    """The experiment runs once with each; the summary has the mean and standard deviation over seeds."""
+    seeds: Annotated[
+        tuple[int, ...], Unique, BeforeValidator(_in_a_row, json_schema_input_type=tuple[int, ...] | str)
+    ] = Field(default=(0,), min_length=1)
+    """The experiment runs once with each; the summary has the mean and standard deviation over seeds. 0..99 is short
+    for the hundred from 0 to 99."""
     device: str = "auto"
     """auto: a GPU if there is one; or cpu, cuda, cuda:1, mps."""
     threads: Annotated[Literal["auto"] | int, auto_or_up_to(MOST_THREADS)] = "auto"
