@@ -119,7 +119,8 @@ deviation over seeds.
 
 Papers: Bietti et al. 2023 is arXiv 2306.00802, Chen, Bruna, Bietti 2024 is arXiv 2406.03068, Nichani, Lee, Bietti 2024
 is arXiv 2412.06538, Giorlandino, Goldt, Maillard 2026 is arXiv 2605.10795, Barnfield et al. 2026 is arXiv 2605.05189,
-Lyu and Li 2020 is arXiv 1906.05890. "Derived" means that we derived the formula.
+Lyu and Li 2020 is arXiv 1906.05890, Cabannes, Dohmatob, Bietti 2024 is arXiv 2310.02984, Cabannes, Simsek, Bietti 2024
+is arXiv 2402.18724, Hutter 2021 is arXiv 2102.04074. "Derived" means that we derived the formula.
 """
 
 
