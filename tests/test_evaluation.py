@@ -12,7 +12,7 @@ from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
 from toytf import evaluation as evaluate
 from toytf.errors import UserError
-from toytf.evaluation import goal_metrics, role_metrics, token_loss
+from toytf.evaluation import goal_metrics, role_metrics, token_accuracy, token_loss
 from toytf.measurement import as_row
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
@@ -139,3 +139,16 @@ def test_the_loss_of_a_set_and_its_gradient_are_those_of_sums_of_probabilities()
     (gradient,) = torch.autograd.grad(loss.sum(), logits)
     expected = among(candidates).softmax(-1) - among(right).softmax(-1)
     torch.testing.assert_close(gradient, expected.float(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_tie_is_an_error_wherever_the_target_is() -> None:
+    """Of equal logits an argmax would name the first output, and be right on what has that as its answer."""
+    targets = torch.tensor([[0, 1, 2, 0]])
+    batch = Batch(targets, targets, {})
+    logits = torch.tensor([[[0.0, 0, 0], [1, 1, 0], [0, 0, 1], [2, 1, 1]]])
+    assert token_accuracy(logits, batch).tolist() == [[0, 0, 1, 1]]
+    first_two = torch.tensor([True, True, False]).expand_as(logits)
+    assert token_accuracy(logits, batch, Answers(right=first_two)).tolist() == [[0, 1, 0, 1]]
+    assert token_accuracy(logits, batch, Answers(candidates=first_two)).tolist() == [[0, 0, 0, 1]]
+    only = torch.nn.functional.one_hot(targets, 3).bool()  # without a rival every answer is right
+    assert token_accuracy(logits, batch, Answers(candidates=only)).tolist() == [[1, 1, 1, 1]]

@@ -54,15 +54,18 @@ def _logsumexp(logits: Float[Tensor, "b t output"], among: Bool[Tensor, "b #t ou
 def token_accuracy(
     logits: Float[Tensor, "b t output"], batch: Batch, answers: Answers | None = None
 ) -> Float[Tensor, "b t"]:
-    """1 where the likeliest output is the target, or the likeliest candidate one of the answers; 0 elsewhere."""
+    """1 where the target is likelier than any other output, or an answer than any other candidate; 0 elsewhere.
+
+    A tie is an error: a model that says nothing knows nothing.
+    """
     right, candidates = (None, None) if answers is None else (answers.right, answers.candidates)
-    predicted = (logits if candidates is None else logits.masked_fill(~candidates, -torch.inf)).argmax(-1)
-    found = (
-        predicted == batch.targets
-        if right is None
-        else right.expand_as(logits).gather(-1, predicted[..., None])[..., 0]
-    )
-    return found.to(logits.dtype)
+    left = logits if candidates is None else logits.masked_fill(~candidates, -torch.inf)
+    if right is None:
+        at = batch.targets[..., None]
+        own, rivals = left.gather(-1, at)[..., 0], left.scatter(-1, at, -torch.inf)
+    else:
+        own, rivals = left.masked_fill(~right, -torch.inf).amax(-1), left.masked_fill(right, -torch.inf)
+    return (own > rivals.amax(-1)).to(logits.dtype)
 
 
 def role_mean(values: Float[Tensor, "b t"], role: Bool[Tensor, "b t"]) -> Float[Tensor, ""]:
