@@ -1,9 +1,8 @@
 """What a factual recall task can be."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,90 +14,44 @@ from pydantic import (
     model_validator,
 )
 
-from toytf.config.compose import locate
+from tasks.kept_file import KeptFile, one_answer_each
 from toytf.config.footprint import DOUBLE, NAME, Need
 from toytf.config.plugins import TaskConfig, TaskSizes
 from toytf.config.sections import Config, Unique
-from toytf.errors import UserError, reason, shortened
-from toytf.runs.checksums import sha256
 
 SIZES = {"n_subjects": 16, "n_relations": 16, "n_answers": 8}
 """The sizes of a drawn table, unless others are given."""
-
-FACTS_FILE = "facts.json"
-"""Where a run keeps the facts of a user's file."""
 
 Fact = tuple[str, str, str]
 """Subject, relation, attribute."""
 
 
-def _read(facts: object) -> object:
-    """The facts of a CSV file, or of the file that a run keeps them in; facts themselves stay as they are."""
-    try:
-        if isinstance(facts, Mapping):
-            return _read_kept(facts)
-        return _read_csv(facts) if isinstance(facts, str) else facts
-    except UserError as error:
-        raise ValueError(str(error)) from None
-
-
-def _read_csv(name: str) -> Sequence[Fact]:
+def _read_csv(path: Path) -> Sequence[Fact]:
     from tasks.factual.table import read_facts
 
-    try:
-        path = locate(Path(name).expanduser(), Path())
-        there = path.is_file()
-    except (OSError, RuntimeError) as error:  # a name that is too long, a user who does not exist
-        raise UserError(f"cannot be read: {reason(error)}") from None
-    if not there:
-        raise UserError("no such file: give the path of a CSV file with the columns subject, relation, attribute")
     return read_facts(path)
 
 
-def _read_kept(given: Mapping[Any, Any]) -> object:
-    """What `_kept` names; it must be what it was."""
-    if set(given) != {"file", "sha256"} or Path(str(given["file"])).name != FACTS_FILE:
-        raise UserError(
-            f"expected the path of a CSV file, a list of facts, or {{file: {FACTS_FILE}, sha256: …}} as the config of "
-            f"a run has it, got {shortened(str(dict(given)))}"
-        )
-    path = Path(given["file"])
-    try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}; this file has the facts of the run") from None
-    if sha256(content) != given["sha256"]:
-        raise UserError(f"{path} has changed since the run began: restore the file, or start a new run")
-    return json.loads(content)
+COLUMNS = ("subject", "relation", "attribute")
+
+FACTS = KeptFile("facts.json", "facts", COLUMNS, _read_csv)
+"""The facts of a user's file."""
 
 
-def facts_file(facts: Sequence[Fact]) -> bytes:
-    """The file that a run keeps facts in: a JSON list, one fact a line."""
-    lines = ",\n".join(json.dumps(fact, ensure_ascii=False) for fact in facts)
-    return f"[\n{lines}\n]\n".encode()
-
-
-def one_answer_each(facts: tuple[Fact, ...], *, lines: Sequence[int] = ()) -> tuple[Fact, ...]:
+def one_attribute_each(facts: tuple[Fact, ...], *, lines: Sequence[int] = ()) -> tuple[Fact, ...]:
     """The same facts; refuses two answers for one subject and relation. lines: where in a file each fact is."""
-    first: dict[tuple[str, str], int] = {}
-    for i, (subject, relation, attribute) in enumerate(facts):
-        before = first.setdefault((subject, relation), i)
-        if facts[before][2] != attribute:
-            given = (f'"{shortened(facts[j][2])}"' + (f" in line {lines[j]}" if lines else "") for j in (before, i))
-            pair = shortened(f"{subject}, {relation}")
-            raise ValueError(f'"{pair}" has two answers, {" and ".join(given)}: keep one of them')
-    return facts
+    return one_answer_each(facts, 2, lines=lines)
 
 
 def _kept(facts: Sequence[Fact] | None) -> dict[str, str] | None:
     """How config.yaml names the facts, which can be too many for it."""
-    return {"file": FACTS_FILE, "sha256": sha256(facts_file(facts))} if facts else None
+    return FACTS.reference(facts) if facts else None
 
 
 FactList = Annotated[
     tuple[Fact, ...],
-    BeforeValidator(_read, json_schema_input_type=str | list[Fact] | dict[Literal["file", "sha256"], str]),
-    AfterValidator(one_answer_each),
+    BeforeValidator(FACTS.read, json_schema_input_type=str | list[Fact] | dict[Literal["file", "sha256"], str]),
+    AfterValidator(one_attribute_each),
     PlainSerializer(_kept, when_used="json"),
     Field(min_length=1),
 ]
@@ -185,7 +138,7 @@ class FactualConfig(TaskConfig):
 
     def files(self) -> dict[str, bytes]:
         """The facts of a user, if there are any."""
-        return {} if self.facts is None else {FACTS_FILE: facts_file(self.facts)}
+        return {} if self.facts is None else {FACTS.name: FACTS.content(self.facts)}
 
     def sizes(self) -> TaskSizes:
         """Subjects, relations, noise and the end token; all answers; one position."""

@@ -1,6 +1,5 @@
 """Fact tables: which attribute a subject has under a relation, drawn at random, by a rule, or read from a file."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from tasks.factual.config import Fact, one_answer_each
-from toytf.errors import UserError, nearest, reason, shortened
-
-COLUMNS = ("subject", "relation", "attribute")
+from tasks.factual.config import COLUMNS, FACTS, Fact, one_attribute_each
+from tasks.kept_file import read_table
+from toytf.errors import UserError, nearest, shortened
 
 UNKNOWN = -1
 """The entry of a pair about which nothing is said."""
@@ -164,33 +162,9 @@ def structured_table(n_subjects: int, n_relations: int, n_answers: int, *, share
 
 def read_facts(path: Path) -> tuple[Fact, ...]:
     """The facts of a CSV file with the columns subject, relation and attribute, in the order of its lines."""
+    table = read_table(path, COLUMNS, FACTS.what)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except csv.Error as error:
-        hint = " (is a quotation mark left open?)" if "end of data" in str(error) else ""
-        raise UserError(f"{path}, line {reader.line_num}: not valid CSV: {reason(error)}{hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a CSV file in UTF-8: {reason(error)}") from None
-    if not rows:
-        raise UserError(f"{path}: the file is empty; it should begin with the line {','.join(COLUMNS)}")
-    (_, header), *rows = rows
-    for name in COLUMNS:
-        if header.count(name) != 1:
-            fault = "does not have" if name not in header else "repeats"
-            raise UserError(f'{path}: the first line {fault} the column "{name}"; it should be {",".join(COLUMNS)}')
-    for name in header:
-        if name not in COLUMNS:
-            raise UserError(f'{path}: unknown column "{shortened(name)}": {nearest(name, COLUMNS)}')
-    if not rows:
-        raise UserError(f"{path}: there are no facts below the first line")
-    for number, row in rows:
-        if len(row) != len(header) or not all(row):
-            raise UserError(f"{path}, line {number}: expected {len(header)} names, got {shortened(str(row))}")
-    s, r, a = (header.index(name) for name in COLUMNS)
-    try:
-        facts = one_answer_each(tuple((row[s], row[r], row[a]) for _, row in rows), lines=[line for line, _ in rows])
+        facts = one_attribute_each(tuple((s, r, a) for s, r, a in table.rows), lines=table.lines)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     return tuple(dict.fromkeys(facts))
