@@ -184,6 +184,8 @@ class Task(ABC):
     """The role in which it shows whether they do."""
     ideal_rule: str = "hebbian"
     """The rule by which `ideal` writes matrices, `hebbian` or `least_squares`."""
+    ideal_needs_residual: bool = True
+    """Does `ideal` write memories that read what residual paths pass on?"""
     graft_rules: tuple[str, ...] = ("hebbian", "least_squares")
     """The rules by which there are ideal parts for a trained model."""
     role_phrases: Mapping[str, str] = {}
@@ -293,6 +295,14 @@ class Task(ABC):
         """What the model knows, fact by fact; None of a task that is not about facts."""
         return None
 
+    def ideal_memories(self, model: ToyTransformer) -> dict[str, Memory]:
+        """The memories that `ideal` writes: those of the solution or, if it names none, all with single answers."""
+        return {
+            name: memory
+            for name, memory in self.memories(model).items()
+            if (name in self.solution if self.solution else memory.conditional is None)
+        }
+
     @torch.no_grad()
     def ideal(self, model: ToyTransformer, beta: Mapping[str, float], only: Collection[str] | None = None) -> None:
         """Write the memories into the model, each by the rule `ideal_rule`, scaled to give a stored pair the score β.
@@ -304,11 +314,11 @@ class Task(ABC):
 
         With `only`, these memories are written and nothing else is touched.
         """
-        memories = {
-            name: memory
-            for name, memory in self.memories(model).items()
-            if (name in self.solution if self.solution else memory.conditional is None)
-        }
+        for layer in range(model.config.n_layers):
+            feed_forward = model.feed_forward(layer)
+            if feed_forward is not None and only is None:
+                (feed_forward.W_in if feed_forward.W_out is None else feed_forward.W_out).zero_()
+        memories = self.ideal_memories(model)
         if only is not None:
             self.check_memories(only, self.solution or memories)
         missing = [name for name in self.solution if name not in memories and (only is None or name in only)]
@@ -316,20 +326,19 @@ class Task(ABC):
             what = ", ".join(missing) or "any memory"
             raise UserError(f"model.init = ideal: this model has no room for {what} of task {self.config.kind}")
         residual = model.config.attention.residual and model.config.feed_forward.residual
-        if model.config.norm != "none" or not residual:
-            raise UserError("model.init = ideal: the construction needs model.norm = none and residual connections")
+        if model.config.norm != "none" or (self.ideal_needs_residual and not residual):
+            needed = "model.norm = none" + (" and residual connections" if self.ideal_needs_residual else "")
+            raise UserError(f"model.init = ideal: the construction needs {needed}")
         for name in beta:
             if name not in memories:
                 raise UserError(f'model.beta: no memory is called "{name}": {nearest(name, memories)}')
-        for layer in range(model.config.n_layers):
-            feed_forward = model.feed_forward(layer)
-            if feed_forward is not None and only is None:
-                (feed_forward.W_in if feed_forward.W_out is None else feed_forward.W_out).zero_()
         for name, memory in memories.items():
             if only is not None and name not in only:
                 continue
             stored = memory.association
             norms = stored.keys.square().sum(1).mean() * stored.values.square().sum(1).mean()
+            if norms == 0:
+                raise UserError(f"model.init = ideal: {name} reads or gives nothing but zeros in this model")
             unit = beta.get(name, 1.0) / norms if self.ideal_rule == "hebbian" else beta.get(name, 1.0)
             model.write(memory.slot, (unit * memory.matrix(self.ideal_rule)).T)
 

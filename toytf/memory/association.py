@@ -65,10 +65,7 @@ class Association:
 
     def margins(self, memory: Readable) -> Float[Tensor, "n"]:
         """u_{f(z)}ᵀ W e_z − max_{y ≠ f(z)} u_yᵀ W e_z for every key z."""
-        scores = self.scores(memory)
-        right = self.targets[:, None]
-        rivals = scores.scatter(1, right, -torch.inf).amax(1) if len(self.values) > 1 else scores[:, 0] - torch.inf
-        return scores.gather(1, right)[:, 0] - rivals
+        return margins_of(self.scores(memory), self.targets)
 
     def recalled(self, memory: Readable) -> Bool[Tensor, "n"]:
         """Is f(z) = argmax_y u_yᵀ W e_z, that is, is the margin positive? A tie is not recalled."""
@@ -108,6 +105,13 @@ class Association:
     def value_name(self, y: int) -> str:
         """The name of value y, or its number."""
         return self.value_names[y] if self.value_names else str(y)
+
+
+def margins_of(scores: Float[Tensor, "n m"], targets: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """s_{z f(z)} − max_{y ≠ f(z)} s_zy for every z; infinite if there is no other y."""
+    right = targets[:, None]
+    rivals = scores.scatter(1, right, -torch.inf).amax(1) if scores.shape[1] > 1 else scores[:, 0] - torch.inf
+    return scores.gather(1, right)[:, 0] - rivals
 
 
 def exact(X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
