@@ -42,7 +42,15 @@ class AliasTable:
 
     def draw(self, rows: Int[Tensor, "*shape"], uniform: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """One draw from each given row, from one uniform number each."""
-        column, height = self.split(uniform)
+        return self.choose(rows, *self.split(uniform))
+
+    def choose(
+        self, rows: Int[Tensor, "*shape"], column: Int[Tensor, "*shape"], height: Float[Tensor, "*shape"]
+    ) -> Int[Tensor, "*shape"]:
+        """One draw from each given row, from a uniform column and a uniform height within it.
+
+        Of many columns, one uniform number of 24 bits leaves few for the height, so that what is rare comes too often.
+        """
         cell = (rows * self.keep.shape[1] + column).flatten()
         keep, other = (table.flatten().index_select(0, cell).view_as(rows) for table in (self.keep, self.other))
         return torch.where(height < keep, column, other)

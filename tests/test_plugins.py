@@ -119,7 +119,7 @@ def test_a_package_s_study_is_named_fitted_drawn_and_resumed_like_our_own(
         ("task.n_tokens=1", "task.n_tokens = 1: should be greater than or equal to 2"),
         ("train.loss=in_context", 'train.loss = "in_context" is not a role of this task: accepted: all'),
         ("probes=[attention]", 'probe "attention" needs a task with the role'),
-        ("task.kind=cop", 'did you mean "copy"? (accepted: bigram, copy, factual)'),
+        ("task.kind=cop", 'did you mean "copy"? (accepted: association, bigram, copy, factual)'),
     ],
 )
 def test_mistakes_with_a_package_s_task_are_answered_like_our_own(
@@ -217,7 +217,7 @@ def test_a_package_with_a_module_of_such_a_name_inside_hides_nothing(
     (tmp_path / "tasks.py").write_text("raise RuntimeError\n")  # beside the user's files, and not on the path
     ended = command("list", "tasks", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert re.findall(r"^  (\w+)", ended.stdout, re.MULTILINE) == ["bigram", "copy", "factual"]
+    assert re.findall(r"^  (\w+)", ended.stdout, re.MULTILINE) == ["association", "bigram", "copy", "factual"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TRAINING = {
     "model": {"d_model": 16},
 }
 TASKS: dict[str, dict[str, Any]] = {
-    "association": {},  # as many pairs as a file has
+    "association": {"n_inputs": 24},
     "bigram": {"seq_len": 32},
     "factual": {"n_subjects": 4, "n_relations": 4, "n_answers": 2, "construction": {"steps": 1}},
 }

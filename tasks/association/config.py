@@ -1,0 +1,188 @@
+"""What the task `association` can be."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
+
+from tasks.kept_file import KeptFile, one_answer_each, read_table
+from toytf.config.footprint import DOUBLE, FLOAT, NAME, Need
+from toytf.config.plugins import TaskConfig, TaskSizes
+from toytf.config.sections import Config
+from toytf.errors import UserError, shortened
+
+N_INPUTS, N_OUTPUTS, ALPHA = 100, 5, 2.0
+"""N, M and α, unless others are given."""
+
+Pair = tuple[str, str, PositiveFloat | None]
+"""Input, answer, and how often the input comes, on any scale."""
+
+COLUMNS, FREQUENCY = ("input", "answer"), "frequency"
+
+
+def read_pairs(path: Path) -> tuple[Pair, ...]:
+    """The pairs of a CSV file with the columns input and answer, and perhaps frequency, in the order of its lines."""
+    table = read_table(path, COLUMNS, PAIRS.what, optional=[FREQUENCY])
+    with_frequency = FREQUENCY in table.columns
+    pairs = tuple(
+        (row[0], row[1], _frequency(row[2], path, line) if with_frequency else None)
+        for row, line in zip(table.rows, table.lines, strict=True)
+    )
+    try:
+        return clear_pairs(pairs, lines=table.lines)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _frequency(text: str, path: Path, line: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise UserError(f'{path}, line {line}: a frequency should be a number above 0, got "{shortened(text)}"')
+    return value
+
+
+PAIRS = KeptFile("pairs.json", "pairs", COLUMNS, read_pairs, or_else="mod, bijective, or ")
+"""The pairs of a user's file."""
+
+
+def clear_pairs(pairs: tuple[Pair, ...], *, lines: Sequence[int] = ()) -> tuple[Pair, ...]:
+    """Each pair once; refuses two answers or two frequencies for one input. lines: where in a file each pair is."""
+    one_answer_each(pairs, 1, lines=lines)
+    known = {pair[2] is not None for pair in pairs}
+    if len(known) > 1:
+        raise ValueError("some pairs have a frequency and some do not: give all of them one, or none")
+    different = tuple(dict.fromkeys(pairs))
+    inputs = [pair[0] for pair in different]
+    if len(set(inputs)) < len(inputs):
+        twice = max(inputs, key=inputs.count)
+        raise ValueError(f'"{shortened(twice)}" has two frequencies: keep one of them')
+    return different
+
+
+def _read(given: object) -> object:
+    """The name of a rule, or pairs, each with a frequency or None."""
+    rows = given if given in ("mod", "bijective") else PAIRS.read(given)
+    if not isinstance(rows, list | tuple):
+        return rows
+    return [(*row, None) if isinstance(row, list | tuple) and len(row) == len(COLUMNS) else row for row in rows]
+
+
+def _kept(answers: str | Sequence[Pair]) -> str | dict[str, str]:
+    """How config.yaml names the pairs, which can be too many for it."""
+    return answers if isinstance(answers, str) else PAIRS.reference(answers)
+
+
+_Rule = Annotated[Literal["mod", "bijective"], Tag("rule")]
+_Pairs = Annotated[tuple[Pair, ...], AfterValidator(clear_pairs), Field(min_length=1), Tag("pairs")]
+_Given = str | list[tuple[str, str] | tuple[str, str, float]] | dict[Literal["file", "sha256"], str]
+
+Answers = Annotated[
+    _Rule | _Pairs,
+    Discriminator(lambda given: "rule" if isinstance(given, str) else "pairs"),
+    BeforeValidator(_read, json_schema_input_type=_Given),
+    PlainSerializer(_kept, when_used="json"),
+]
+
+
+class ConstructionConfig(Config):
+    """How `model.init: ideal` stores the pairs, each with the same strength, which `model.beta` has (default 1)."""
+
+    rule: Literal["hebbian", "least_squares"] = "hebbian"
+    """hebbian: the sum of outer products; least_squares: the same with dual vectors, exact if there are no more inputs
+    and outputs than dimensions."""
+
+
+class AssociationConfig(TaskConfig):
+    """Associations: one input token, drawn from a Zipf distribution, has one answer that must be remembered."""
+
+    implementation: ClassVar[str] = "tasks.association.task:AssociationTask"
+    roles: ClassVar[tuple[str, ...]] = ("all",)
+
+    kind: Literal["association"]
+    n_inputs: PositiveInt | None = None
+    """N (default 100, or those of the file)."""
+    n_outputs: PositiveInt | None = None
+    """M, of `answers: mod` (default 5). More outputs than inputs compete, but are never right."""
+    alpha: float | None = Field(default=None, ge=0, le=20)
+    """The z-th input has probability ∝ z^−α (default 2); 0: all are equally likely. The N inputs cut the distribution
+    off, so that any α will do; the laws of Cabannes, Dohmatob, Bietti 2024 are about α > 1."""
+    answers: Answers = "mod"
+    """f. mod: the z-th input, counted from 0, has the answer z mod M. bijective: every input has an answer of its own,
+    M = N, in an order drawn by `answers_seed`. Or pairs of your own: the path of a CSV file with the columns input and
+    answer (`configs/…`: one that ships with toytf), the most frequent input first, or in any order with a third column
+    frequency; or the pairs themselves. A run keeps them in its own pairs.json."""
+    answers_seed: NonNegativeInt = 0
+    """The seed of the bijective answers."""
+    construction: ConstructionConfig = ConstructionConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "AssociationConfig":
+        if self.answers != "mod" and self.n_outputs is not None:
+            says = "the file already says it" if self.pairs else "every input has an output of its own"
+            raise ValueError(f"n_outputs has an effect only with answers: mod; {says}")
+        if self.answers != "bijective" and self.answers_seed:
+            raise ValueError("answers_seed has an effect only with answers: bijective")
+        if self.pairs and self.n_inputs is not None:
+            raise ValueError("n_inputs has no effect with pairs: the file already says it")
+        if self.pairs and self.pairs[0][2] is not None and self.alpha is not None:
+            raise ValueError("alpha has no effect with pairs that have a frequency: leave out one of the two")
+        return self
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The pairs of a user; none if answers follow a rule."""
+        return () if isinstance(self.answers, str) else self.answers
+
+    @property
+    def exponent(self) -> float | None:
+        """α; None if the frequencies are given."""
+        if self.pairs and self.pairs[0][2] is not None:
+            return None
+        return ALPHA if self.alpha is None else self.alpha
+
+    def files(self) -> dict[str, bytes]:
+        """The pairs of a user, if there are any."""
+        return {PAIRS.name: PAIRS.content(self.pairs)} if self.pairs else {}
+
+    def sizes(self) -> TaskSizes:
+        """A token for each input; all outputs; one position."""
+        N, M = self._counts()
+        return TaskSizes(N, M, 1, 1, self._keys())
+
+    def needs(self) -> list[Need]:
+        """Frequencies and answers, names, and every output's score for every input, which probes look at."""
+        (N, M), keys = self._counts(), self._keys()
+        return [
+            Need("the frequencies and answers of all inputs", 8 * N * DOUBLE, keys),
+            Need("the names of inputs and outputs", NAME * (N + M), keys),
+            Need("the score of every output for every input", 3 * N * M * FLOAT, keys),
+        ]
+
+    def _counts(self) -> tuple[int, int]:
+        """N and M."""
+        if self.pairs:
+            return len(self.pairs), len({pair[1] for pair in self.pairs})
+        N = N_INPUTS if self.n_inputs is None else self.n_inputs
+        return N, N if self.answers == "bijective" else N_OUTPUTS if self.n_outputs is None else self.n_outputs
+
+    def _keys(self) -> dict[str, int]:
+        N, M = self._counts()
+        if self.pairs:
+            return {"task.answers (inputs)": N, "task.answers (outputs)": M}
+        return {"task.n_inputs": N} | ({"task.n_outputs": M} if self.answers == "mod" else {})

@@ -1,0 +1,165 @@
+"""Associations (Cabannes, Dohmatob, Bietti 2024): an input has one answer, and frequent inputs come often.
+
+One sequence, with N inputs z1 … zN and answers z mod M, counted from 0:
+
+    position    1
+    token       z7
+    answer      y2      for M = 5
+
+    z ~ p(z) ∝ z^−α on 1 … N,    y = f(z)
+
+There is nothing to generalise: every pair must be stored, and there may be more of them than a matrix can hold. What is
+lost should be what is rare. The one token attends to itself, so that attention is just the matrix W_OV.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tasks.alias import AliasTable
+from tasks.association.config import AssociationConfig
+from tasks.association.memories import association_memories
+from toytf.measurement import Headline, Measurement, Reference
+from toytf.models.transformer import ToyTransformer
+from toytf.randomness import drawn, generator
+from toytf.task import FLOOR, Annotation, Batch, Memory, Task
+from toytf.theory import zipf
+from toytf.words import counted
+
+HEURISTIC = replace(
+    FLOOR, headline=(Headline("all_accuracy/constant", "to beat: always give the most frequent answer", 1),),
+    meanings=(
+        ("*_accuracy/constant", "Accuracy of always giving the most frequent answer; a model that remembers any input "
+         "is above."),
+        ("*_loss/constant", "Loss of knowing only how often answers come, H(y) in nats; a model that remembers any "
+         "input is below."),
+    ),
+)  # fmt: skip
+
+
+class AssociationTask(Task):
+    """One token, one answer; see the module for a sequence drawn out.
+
+    Inputs are numbered as in the file or, without one, from the most frequent to the rarest.
+    """
+
+    config: AssociationConfig
+    ideal_needs_residual = False
+    role_phrases: Mapping[str, str] = {"all": "inputs"}
+    role_texts: Mapping[str, str] = {"all": "inputs, each asked as often as it comes"}
+    n_positions = 1
+
+    def __init__(self, config: AssociationConfig, device: torch.device) -> None:
+        super().__init__(config, device)
+        answers, self.token_names, self.output_names = load_pairs(config)
+        self.ideal_rule = config.construction.rule
+        self.targets: Int[Tensor, "input"] = torch.tensor(answers, device=device)
+        """f(z)."""
+        self.frequencies = load_frequencies(config)
+        """p(z), in float64."""
+        self._input = AliasTable.build(self.frequencies[None], device)
+
+    @property
+    def inputs(self) -> Int[Tensor, "input 1"]:
+        """Every input as a sequence."""
+        return torch.arange(len(self.targets), device=self.device)[:, None]
+
+    def sample(self, n: int, generator: torch.Generator) -> Batch:
+        """Draw n inputs by p(z)."""
+        return self.sample_each(n, [generator])
+
+    def sample_each(self, n: int, generators: Sequence[torch.Generator]) -> Batch:
+        """All at once: only the random numbers are drawn by each generator."""
+        N = len(self.targets)
+        column = drawn(lambda random: torch.randint(N, (n, 1), generator=random, device=self.device), generators)
+        height = drawn(lambda random: torch.rand(n, 1, generator=random, device=self.device), generators)
+        return self.ask(self._input.choose(torch.zeros_like(column), column, height))
+
+    def ask(self, inputs: Int[Tensor, "n 1"]) -> Batch:
+        """These inputs, with their answers."""
+        return Batch(inputs, self.targets[inputs], {"all": torch.ones_like(inputs, dtype=torch.bool)})
+
+    @property
+    def about(self) -> str:
+        """How many pairs there are, and how often each comes."""
+        alpha, N, M = self.config.exponent, len(self.token_names), len(self.output_names)
+        if alpha is None:
+            often = "as often as the file says"
+        else:
+            often = "each equally often" if alpha == 0 else f"the z-th with probability ∝ z^−{alpha:g}"
+        return (
+            f"The model learns {counted(N, 'pair')}: an input, and its answer among {counted(M, 'output')}. A sequence "
+            f"is a single token, the input; inputs come {often}. Only memory tells the answer, so that an error is a "
+            "pair that was not stored."
+        )
+
+    def annotate(self, batch: Batch) -> Annotation:
+        """The one token asks, and has nothing to attend to but itself."""
+        itself = torch.ones_like(batch.tokens, dtype=torch.bool)
+        return Annotation({"input: asks for its answer": itself}, {0: itself[:, None]})
+
+    @property
+    def answer_distribution(self) -> Float[np.ndarray, "output"]:
+        """p(y)."""
+        p: Float[np.ndarray, "output"] = np.bincount(
+            self.targets.cpu().numpy(), self.frequencies, minlength=len(self.output_names)
+        )
+        return p
+
+    def references(self) -> Mapping[tuple[str, str], Reference]:
+        """A model that stores every pair, and a uniform guess."""
+        M = len(self.output_names)
+        return {
+            ("all", "accuracy"): Reference(ideal=1.0, chance=1 / M),
+            ("all", "loss"): Reference(ideal=0.0, chance=float(np.log(M))),
+        }
+
+    def constant_answer(self) -> dict[str, float]:
+        """What the best answer reaches that ignores the input: accuracy max_y p(y), loss H(y) = −Σ_y p(y) ln p(y)."""
+        p = self.answer_distribution
+        given = p[p > 0]
+        return {"accuracy": min(1.0, float(p.max())), "loss": max(0.0, float(-(given * np.log(given)).sum()))}
+
+    def floors(self) -> Sequence[Measurement]:
+        """A constant answer."""
+        return [
+            HEURISTIC.measurement(value, role="all", quantity=quantity, heuristic="constant")
+            for quantity, value in self.constant_answer().items()
+        ]
+
+    def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
+        """W_OV1, or that of the last layer; beside or instead of it FF1, if there is a feed-forward part."""
+        return association_memories(self, model)
+
+    def ideal_memories(self, model: ToyTransformer) -> dict[str, Memory]:
+        """Only one of them: twice stored is no better. W_OV1, if its answers reach the outputs."""
+        return dict([*self.memories(model).items()][:1])
+
+
+def load_pairs(config: AssociationConfig) -> tuple[Int[np.ndarray, "N"], tuple[str, ...], tuple[str, ...]]:
+    """f(z) as numbers, and the names of inputs and outputs."""
+    if config.pairs:
+        inputs, answers, _ = zip(*config.pairs, strict=True)
+        number = {name: y for y, name in enumerate(dict.fromkeys(answers))}
+        return np.array([number[name] for name in answers]), inputs, tuple(number)
+    sizes = config.sizes()
+    N, M = sizes.n_tokens, sizes.n_outputs
+    names = tuple(f"z{z}" for z in range(1, N + 1)), tuple(f"y{y}" for y in range(1, M + 1))
+    if config.answers == "bijective":
+        return torch.randperm(N, generator=generator(config.answers_seed, "answers")).numpy(), *names
+    return np.arange(N) % M, *names
+
+
+def load_frequencies(config: AssociationConfig) -> Float[np.ndarray, "N"]:
+    """p(z): Zipf's, or as the file has them."""
+    alpha = config.exponent
+    if alpha is not None:
+        return zipf(config.sizes().n_tokens, alpha)
+    weights = np.array([frequency for _, _, frequency in config.pairs], dtype=np.float64)
+    weights /= weights.max()  # so that no sum is too large
+    p: Float[np.ndarray, "N"] = weights / weights.sum()
+    return p
