@@ -32,6 +32,10 @@ TRAINING = {
     "train": {"steps": 0, "evaluation": {"sequences": 64}},  # enough for rare triggers to come twice
     "model": {"d_model": 16},
 }
+LOOKED_BACK_ON = {
+    "steps": 8, "batch_size": 16, "evaluation": {"every": 1, "sequences": 64}, "checkpoints": {"every": 1},
+}  # fmt: skip
+"""A training with a slope over its last part, and at the rates of the claims with spikes."""
 TASKS: dict[str, dict[str, Any]] = {
     "association": {"n_inputs": 24},
     "bigram": {"seq_len": 32},
@@ -62,6 +66,8 @@ def tiny(config: ExperimentConfig, **more: Any) -> ExperimentConfig:
     changes: dict[str, Any] = STUDIES.get(type(config), {})
     if isinstance(config, TrainExperimentConfig):
         changes = {**TRAINING, "task": TASKS[config.task.kind]}
+        if any(probe.kind == "margins_over_time" for probe in config.probes):
+            changes["train"] = LOOKED_BACK_ON
     if isinstance(config, CapacityConfig):
         small = small_sizes(config)
         changes = {"dimensions": [*small["d"]], "draws": 1, "resolution": 0.9, "trained": {"steps": 50}}
