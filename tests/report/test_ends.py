@@ -30,6 +30,10 @@ SHORTER: dict[str, dict[str, Any]] = {
     "noise_learning": {"n_tokens": [8, 16], "samples": [16, 64]},
     "fact_capacity": {"dimensions": [8, 12, 16], "mixes": [[1, 2], [1, 4]], "n_heads": 8},
     "fact_grid": {**FEW_STEPS, "heads": [3, 6, 12, 24], "widths": [1, 8, 16, 32]},
+    "scaling/grid": {"dimensions": [2, 3], "batches": [16, 64], "samples": [64], "learning_rates": [1, 10]},
+    "scaling/grid_quick": {"dimensions": [2, 3], "batches": [16, 64], "samples": [64]},
+    "scaling/muon_evenly": {"dimensions": [16], "steps": 400, "evaluations": 4},
+    "scaling/step_sizes": {"samples": [100]},
 }
 
 
@@ -42,7 +46,8 @@ def test_every_config_that_ships_ends_with_a_sentence_and_at_most_twelve_rows_in
         steps = {"train.steps": 2, "train.evaluation.every": 1, "train.evaluation.sequences": 64}
         run = toytf.run(name, {**steps, "threads": 1, "logging.wandb": "off"}, out=tmp_path / "run")
     else:
-        more = {} if config.trains_model and config.model.init == "ideal" else SHORTER.get(config.experiment, {})
+        shorter = SHORTER.get(name, SHORTER.get(config.experiment, {}))
+        more = {} if config.trains_model and config.model.init == "ideal" else shorter
         run = run_config(tiny(config, **more), tmp_path / "run", resume=False)
     table = short_table(run.summary, run.columns)
     assert 1 <= len(table.rows) <= ROWS

@@ -17,9 +17,11 @@ from toytf.experiments.optimisers.measures import (
     LEARNED_AT,
     RHO,
     SCHEME,
+    STORED,
     octaves,
 )
 from toytf.figures import COLOURS, MEASURED, Series, empty_figure, scaling_curves, series, styled
+from toytf.measurement import Group
 
 CURVES = 12
 """Curves that can be told apart in one figure."""
@@ -50,25 +52,25 @@ def optimiser_figures(
 ) -> Iterator[tuple[str, go.Figure]]:
     """Every figure that the cases give; table: rows of `over_seeds`."""
     table = table[~table["variant"]]
-    yield from _errors(config, _of(table, ERROR.name))
-    yield from _exponents(config, _of(table, RHO.name))
+    yield from _errors(config, _of(table, ERROR))
+    yield from _stored(config, _of(table, STORED))
+    yield from _exponents(config, _of(table, RHO))
     of_octave = octaves(len(p))
     mean_p = [float(f"{p[of_octave == k].mean():.2g}") for k in range(int(of_octave[-1]) + 1)]
-    yield from _schemes(config, _of(table, SCHEME.name), mean_p)
-    panels = {
-        BY_FREQUENCY: ("Recall by how frequent inputs are", "frequency p of an input", "fraction recalled", False),
-        LEARNED_AT: ("When inputs are learned", "frequency p of an input", "steps until probability 1/2", True),
-    }
-    for group, (title, x, y, log_y) in panels.items():
-        rows = _of(table, group.name)
-        if _told_apart(rows, config):
-            curves = series(rows, lambda row: mean_p[int(row.octave)], lambda row: label_of(row, config))
-            figure = scaling_curves(curves, title, x=x, y=y, guides={}, log_y=log_y)
+    yield from _schemes(config, _few(_of(table, SCHEME), config), mean_p)
+    for group, (title, y, log_y) in {
+        BY_FREQUENCY: ("Recall by how frequent inputs are", "fraction recalled", False),
+        LEARNED_AT: ("When inputs are learned", "steps until probability 1/2", True),
+    }.items():
+        rows = _few(_of(table, group), config)
+        if len(rows):
+            curves = series(rows, lambda row: mean_p[int(row.octave)], _labels(rows, config))
+            figure = scaling_curves(curves, title, x="frequency p of an input", y=y, guides={}, log_y=log_y)
             yield group.name, figure if log_y else figure.update_yaxes(range=[-0.03, 1.05])
-    rows = _of(table, CURVE.name)
-    if _told_apart(rows, config):
-        curves = series(rows, "after", lambda row: label_of(row, config))
+    rows = _few(_of(table, CURVE), config)
+    if len(rows):
         log_y = bool((rows["value"] > 0).all())
+        curves = series(rows, "after", _labels(rows, config))
         yield "curve", scaling_curves(curves, "Error over the steps", x="steps", y="error", guides={}, log_y=log_y)
 
 
@@ -118,10 +120,9 @@ def _errors(config: OptimisersConfig, rows: pd.DataFrame) -> Iterator[tuple[str,
 
     Where there are too many curves, the first is at the best learning rate only, and there are several figures.
     """
-    several = [factor for factor in AXES if factor in _varied(config) and (factor != "batch" or _finite(config))]
-    if not several or rows.empty:
+    x, title, shown = _across(config), "Error", rows
+    if x is None or rows.empty:
         return
-    x, title, shown = several[0], "Error", rows
     if x != "lr" and len(config.learning_rates) > 1 and len(_curves_of(rows, config, x)) > CURVES:
         title, shown = "Error at the best learning rate", _at_best_rate(rows, config)
     yield from _drawn(config, shown, x, "error", title)
@@ -130,6 +131,17 @@ def _errors(config: OptimisersConfig, rows: pd.DataFrame) -> Iterator[tuple[str,
         at_largest = rows if largest is None else rows[rows[x] == largest]
         where = "" if largest is None else f", {WORDS[x](largest)}"
         yield from _drawn(config, at_largest, "lr", "learning_rate", f"Error by learning rate{where}")
+
+
+def _stored(config: OptimisersConfig, rows: pd.DataFrame) -> Iterator[tuple[str, go.Figure]]:
+    """Inputs recalled against the same factor, if that can be shown in one figure."""
+    x = _across(config)
+    if x is None or rows.empty or not (rows["value"] > 0).all():
+        return
+    curves = _curves_of(rows, config, x)
+    if len(curves) <= CURVES:
+        title = f"How many of {config.n_inputs} inputs are recalled"
+        yield "stored", scaling_curves(curves, title, x=AXES[x], y="inputs recalled", guides={})
 
 
 def _drawn(
@@ -170,10 +182,10 @@ def _schemes(
     config: OptimisersConfig, rows: pd.DataFrame, mean_p: list[float]
 ) -> Iterator[tuple[str, go.Figure]]:  # fmt: skip
     """q against p, each scheme over its largest value, with the slopes 1 and 0."""
-    if not _told_apart(rows, config):
+    if rows.empty:
         return
     curves: dict[str, Series] = {}
-    for label, own in series(rows, lambda row: mean_p[int(row.octave)], lambda row: label_of(row, config)).items():
+    for label, own in series(rows, lambda row: mean_p[int(row.octave)], _labels(rows, config)).items():
         top = max((value for value in own.measured if value > 0), default=math.nan)
         scaled = Series(own.x)
         scaled.measured = [value / top if value > 0 else math.nan for value in own.measured]
@@ -195,8 +207,21 @@ def _at_best_rate(rows: pd.DataFrame, config: OptimisersConfig) -> pd.DataFrame:
 
 def _curves_of(rows: pd.DataFrame, config: OptimisersConfig, x: str) -> dict[str, Series]:
     rows = rows[~rows["batch"].isin(["all", "population"])] if x == "batch" else rows.dropna(subset=x)
+    return series(rows, x, _labels(rows, config, x))
+
+
+def _labels(rows: pd.DataFrame, config: OptimisersConfig, x: str = "") -> Callable[[Any], str]:
+    """How the curves of some rows are told apart."""
     same = {factor for factor in _varied(config) if rows[factor].nunique(dropna=False) == 1}
-    return series(rows, x, lambda row: label_of(row, config, {x, *same}))
+    return lambda row: label_of(row, config, {x, *same})
+
+
+def _few(rows: pd.DataFrame, config: OptimisersConfig) -> pd.DataFrame:
+    """The rows of no more cases than can be told apart: those of most samples, then of the largest d; else none."""
+    for factor in ("samples", "d"):
+        if len({label_of(row, config) for row in rows.itertuples()}) > CURVES and factor in rows:
+            rows = rows[rows[factor] == rows[factor].max()]
+    return rows if len({label_of(row, config) for row in rows.itertuples()}) <= CURVES else rows[:0]
 
 
 def _floors(rows: pd.DataFrame, x: str) -> dict[str, Callable[[float], float]]:
@@ -221,9 +246,11 @@ def _varied(config: OptimisersConfig) -> list[str]:
     return [factor for factor, listed in values.items() if len(listed) > 1]
 
 
-def _told_apart(rows: pd.DataFrame, config: OptimisersConfig) -> bool:
-    return 0 < len({label_of(row, config) for row in rows.itertuples()}) <= CURVES
+def _across(config: OptimisersConfig) -> str | None:
+    """The factor across the figure of errors: the first that has several numbers."""
+    several = (factor for factor in AXES if factor in _varied(config) and (factor != "batch" or _finite(config)))
+    return next(several, None)
 
 
-def _of(table: pd.DataFrame, group: str) -> pd.DataFrame:
-    return table[table["group"] == group]
+def _of(table: pd.DataFrame, group: Group) -> pd.DataFrame:
+    return table[table["group"] == group.name]
