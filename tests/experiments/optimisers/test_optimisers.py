@@ -321,3 +321,13 @@ def test_a_size_that_no_machine_has_ends_with_2_and_one_line(
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert says in ended.err
     assert not (tmp_path / "run").exists()
+
+
+def test_seeds_are_trained_together_as_far_as_memory_goes() -> None:
+    """A population of 10⁶ is 1.5·10⁷ numbers a seed: one at a time, however small a step is."""
+    many = configured(seeds=[*range(50)])
+    assert many.seeds_at_once(12, 3, 4) == 50
+    assert configured(seeds=[*range(50)], n_inputs=10**6).seeds_at_once(12, 3, 1) == 1
+    small, large = (sum(need.bytes for need in configured(n_inputs=n).needs()) for n in (6, 10**6))
+    assert small < 1e6
+    assert 12e6 * (8 + 4) < large < 2e9  # vectors as they are drawn and as they are used, at least

@@ -11,6 +11,9 @@ from toytf.experiments.seeded import SeededConfig
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 NO_MEMORY = (0.0, 0.0)
 
+WORKED_ON, HELD = 2**21, 2**24
+"""Numbers of all seeds that are trained at once: those of a step, which should fit in a fast cache, and all."""
+
 
 class LateConfig(Config):
     """Smaller steps later on."""
@@ -118,14 +121,22 @@ class OptimisersConfig(SeededConfig):
         """The numbers of answers."""
         return [self.n_inputs if M == "n_inputs" else M for M in self.n_outputs]
 
+    def seeds_at_once(self, d: int, n_outputs: int, batch: int) -> int:
+        """How many seeds of a case are trained together; batch: samples of a step, 0 for the population."""
+        N = self.n_inputs
+        rows = min(N, batch or N)
+        together = min(WORKED_ON // (d * d + rows * (d + n_outputs)), HELD // (d * d + N * (d + n_outputs)))
+        return max(1, min(len(self.seeds), together))
+
     def needs(self) -> list[Need]:
         """The largest case: vectors and weights, the scores of a step and of an evaluation, and the stream."""
         N, M, d = self.n_inputs, max(self.answers), max(self.dimensions)
         S, n = len(self.seeds), max(self.samples, default=0)
+        held = min(HELD, S * (d * d + N * (d + M)))  # of several seeds, unless one alone has more
         of = DOUBLE if self.precision == "float64" else FLOAT
         keys = {"n_inputs": N, "n_outputs": M, "dimensions": d}
         return [
-            Need("vectors and weights", (DOUBLE + 4 * of) * (N * d + M * d + d * d), keys),
-            Need("scores of all inputs", 4 * of * N * (M + d), keys),
+            Need("vectors and weights", (DOUBLE + 4 * of) * max(held, N * d + M * d + d * d), keys),
+            Need("scores of all inputs", 4 * of * max(held, N * (M + d)), keys),
             Need("the stream of inputs", 4 * INT * S * n, {"samples": n, "seeds": S}),
         ]

@@ -40,9 +40,6 @@ from toytf.report.story import Form, amount
 from toytf.runs import Run
 from toytf.tidy import over_seeds
 
-TOGETHER = 2**21
-"""Numbers of the weights and scores of a step that are worked on at once: more do not fit in a fast cache."""
-
 DRAWN_OUTPUTS = 20
 """Output vectors that can be told apart in a figure."""
 
@@ -104,10 +101,8 @@ class Optimisers(Study[OptimisersCase]):
         return found
 
     def seeds(self, case: OptimisersCase, seeds: Sequence[int]) -> Iterator[tuple[int, int, Found]]:
-        """All seeds, in groups that fit in a fast cache."""
-        N, d, M = self.config.n_inputs, case.d, case.n_outputs
-        rows = min(N, case.size or N)
-        size = max(1, TOGETHER // (d * d + rows * (d + M)))
+        """Many seeds at once."""
+        size = self.config.seeds_at_once(case.d, case.n_outputs, case.size)
         for start in range(0, len(seeds), size):
             some = seeds[start : start + size]
             inputs = None if case.samples is None else stream(some, self._p, case.samples)
