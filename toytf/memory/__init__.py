@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from toytf.memory.particles import Particles
     from toytf.memory.problem import StorageProblem
     from toytf.memory.rank import decide_rank
+    from toytf.memory.readout import ReadOut, read_out, storage_exponent
     from toytf.memory.rules import RULES, Rule
     from toytf.memory.sharpness import sharpness_of, sharpnesses
     from toytf.memory.solver import Decision, Status, decide, max_margin, maximise_margin, settle
@@ -26,6 +27,7 @@ __all__ = [
     "Decision",
     "MLPMemory",
     "Particles",
+    "ReadOut",
     "Rule",
     "RuleInputs",
     "Status",
@@ -47,8 +49,10 @@ __all__ = [
     "mlp_pairs",
     "noisy_gradient_step",
     "pseudo_inverse",
+    "read_out",
     "ridge",
     "settle",
+    "storage_exponent",
     "sharpness_of",
     "sharpnesses",
     "train_linear",
@@ -65,6 +69,7 @@ __getattr__ = lazy(
         "Decision": "toytf.memory.solver",
         "MLPMemory": "toytf.memory.mlp",
         "Particles": "toytf.memory.particles",
+        "ReadOut": "toytf.memory.readout",
         "Rule": "toytf.memory.rules",
         "RuleInputs": "toytf.memory.builders",
         "Status": "toytf.memory.solver",
@@ -86,8 +91,10 @@ __getattr__ = lazy(
         "mlp_pairs": "toytf.memory.mlp",
         "noisy_gradient_step": "toytf.memory.gradients",
         "pseudo_inverse": "toytf.memory.constructions",
+        "read_out": "toytf.memory.readout",
         "ridge": "toytf.memory.constructions",
         "settle": "toytf.memory.solver",
+        "storage_exponent": "toytf.memory.readout",
         "sharpness_of": "toytf.memory.sharpness",
         "sharpnesses": "toytf.memory.sharpness",
         "train_linear": "toytf.memory.trained",
