@@ -168,7 +168,7 @@ class Path:
         weights = None if self.stored is None else self.stored.weights
         frequency = np.zeros(len(self.pairs)) if weights is None else exact(weights).numpy()[self.pairs]
         by_rank = np.argsort(-frequency, kind="stable")
-        chosen = by_rank[np.unique(np.linspace(0, len(by_rank) - 1, n_keys).round().astype(int))]
+        chosen = by_rank[np.linspace(0, len(by_rank) - 1, min(n_keys, len(by_rank))).round().astype(int)]
         names, margins = self._names, self.margins
         return Panel(self.steps, {names[z]: margins[:, z] for z in chosen}, margins.mean(1))
 

@@ -146,6 +146,8 @@ def test_the_figure_has_a_panel_for_each_memory_and_one_for_the_loss(setting: tu
     assert curves["spike, made good later"] == [10, 15]
     assert curves["spike"] == [30]
     assert figure.layout.xaxis.type == "log"
+    every: Any = over(written(task, model, {t: [float(t)] * n for t in (0, 1, 2, 4)}), task, keys=10**9).figure()
+    assert len(every.data) == n + 1  # no more than there are, and the mean
 
 
 ORTHONORMAL: dict[str, Any] = {
