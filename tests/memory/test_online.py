@@ -54,7 +54,7 @@ def test_gradients_of_a_batch_are_those_of_autograd(model: Model, layer_norm: bo
 def test_gradients_of_weighted_inputs_are_those_of_autograd(model: Model, layer_norm: bool) -> None:
     memory = memory_of(model, layer_norm=layer_norm)
     w = torch.rand(3, 1, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = memory.gradients(Batch(None, memory.every_target, w))
+    found = memory.gradients(Batch(None, None, memory.every_target, w))
     for seed in range(3):
         expected = autograd(memory, seed, torch.arange(7), w[seed, 0])
         for name, gradient in found.items():
@@ -64,7 +64,7 @@ def test_gradients_of_weighted_inputs_are_those_of_autograd(model: Model, layer_
 def test_the_first_gradient_of_a_matrix_of_zeros_is_what_the_paper_says() -> None:
     """∂L/∂W = Σ_z w(z) Σ_k (1/M − 1{k = f(z)}) u_k e_zᵀ."""
     memory = replace(memory_of("matrix"), W=torch.zeros(3, 6, 6, dtype=torch.float64))
-    gradient = memory.gradients(Batch(None, memory.every_target, 1 / 7))["W"]
+    gradient = memory.gradients(Batch(None, None, memory.every_target, 1 / 7))["W"]
     C = 1 / 4 - torch.nn.functional.one_hot(memory.targets, 4).double()
     assert torch.allclose(gradient, memory.U.mT @ C.T @ memory.E / 7)
 
@@ -77,7 +77,7 @@ def test_a_gradient_does_not_vanish_by_rounding() -> None:
     )
     W = torch.zeros(1, d, d)
     W[0, 0, 0] = 30.0
-    gradient = replace(memory, W=W).gradients(Batch(None, memory.every_target, 1.0))["W"]
+    gradient = replace(memory, W=W).gradients(Batch(None, None, memory.every_target, 1.0))["W"]
     assert float(gradient[0, 0, 0]) == pytest.approx(-math.exp(-30), rel=1e-5)
     assert float(gradient[0, 1, 0]) == pytest.approx(math.exp(-30), rel=1e-5)
 
@@ -114,7 +114,7 @@ def test_the_coordinates_of_its_own_vectors_change_nothing(N: int, M: int, d: in
     assert small.W is not None and small.W.shape == (2, min(M, d), min(N, d))
     assert torch.allclose(small.scores(), memory.scores())
     assert torch.allclose(taken_back(small.W), memory.W)
-    batch = Batch(None, memory.every_target, 1 / N)
+    batch = Batch(None, None, memory.every_target, 1 / N)
     moved = taken_back(small.W - 0.5 * small.gradients(batch)["W"])
     assert torch.allclose(moved, memory.W - 0.5 * memory.gradients(batch)["W"])
 

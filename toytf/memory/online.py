@@ -37,6 +37,8 @@ class Batch:
 
     rows: Int[Tensor, "rows"] | None
     """Where the vectors of the inputs are among those of all seeds; None: every input of every seed once."""
+    inputs: Int[Tensor, "seed 1 B"] | None
+    """The inputs themselves; None: every one once."""
     targets: Int[Tensor, "seed 1 B"]
     """f(z) of each."""
     weights: Float[Tensor, "seed 1 B"] | float
@@ -76,8 +78,7 @@ class OnlineMemory:
 
     def margins(self) -> Float[Tensor, "seed N"]:
         """By how much the right answer outscores the best other one; ∞ if there is only one answer."""
-        scores, right = self.scores(), self.every_target
-        return (scores.gather(1, right) - scores.scatter(1, right, -torch.inf).amax(1, keepdim=True))[:, 0]
+        return margins(self.scores(), self.every_target)
 
     def recalled(self) -> Bool[Tensor, "seed N"]:
         """Is the margin positive? A tie is not recalled."""
@@ -85,15 +86,13 @@ class OnlineMemory:
 
     def losses(self) -> Float[Tensor, "seed N"]:
         """−log π(f(z)|z) of every input."""
-        return -self.scores().log_softmax(1).gather(1, self.every_target)[:, 0]
+        return losses(self.scores(), self.every_target)
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """The gradient of Σ w(z) · cross-entropy for everything that is trained."""
         e = self.E if batch.rows is None else _chosen(self.E, batch.rows)
         linear, h, norm = self._hidden(e)
-        # 1 − π(f) is the sum of the others: as a difference it would be 0 in float32 from a margin of 17 on.
-        R = bmm(self.U, h).softmax(1).scatter_(1, batch.targets, 0.0)
-        R.scatter_(1, batch.targets, R.sum(1, keepdim=True).neg_()).mul_(batch.weights)
+        R = residuals(bmm(self.U, h), batch.targets).mul_(batch.weights)
         G = bmm(self.U.mT, R)
         if norm is not None:
             G = (G - h * (h * G).sum(1, keepdim=True)) / norm
@@ -125,6 +124,25 @@ class OnlineMemory:
             return linear, h, None
         norm = (h.square().sum(1, keepdim=True) + EPSILON).sqrt()
         return linear, h / norm, norm
+
+
+def residuals(scores: Float[Tensor, "seed M B"], right: Int[Tensor, "seed 1 B"]) -> Float[Tensor, "seed M B"]:
+    """π(y|z) − 1{y = f(z)} for every answer and input.
+
+    1 − π(f) is computed as the sum of the others: as a difference it would be 0 in float32 from a margin of 17 on.
+    """
+    R = scores.softmax(1).scatter_(1, right, 0.0)
+    return R.scatter_(1, right, R.sum(1, keepdim=True).neg_())
+
+
+def margins(scores: Float[Tensor, "seed M N"], right: Int[Tensor, "seed 1 N"]) -> Float[Tensor, "seed N"]:
+    """By how much the right answer outscores the best other one; ∞ if there is only one answer."""
+    return (scores.gather(1, right) - scores.scatter(1, right, -torch.inf).amax(1, keepdim=True))[:, 0]
+
+
+def losses(scores: Float[Tensor, "seed M N"], right: Int[Tensor, "seed 1 N"]) -> Float[Tensor, "seed N"]:
+    """−log π(f(z)|z)."""
+    return -scores.log_softmax(1).gather(1, right)[:, 0]
 
 
 def random_memory(

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from toytf.memory.online import Batch, OnlineMemory
+from toytf.memory.online import Batch, OnlineMemory, losses, margins
+from toytf.memory.online_scores import ScoreDescent
 from toytf.optimizers import SGD, AdamW, Muon, Optimizer, Several
 from toytf.randomness import generator
 from toytf.stopping import check_stop
@@ -76,25 +77,26 @@ def batches(memory: OnlineMemory, inputs: Int[Tensor, "seed n"], size: int) -> I
     """The inputs in batches, of which the last may be smaller; a batch of more than N is counted, which is the same."""
     (n_seeds, N, _), n = memory.E.shape, inputs.shape[1]
     inputs = inputs.to(memory.E.device)
-    places = inputs + N * torch.arange(n_seeds, device=inputs.device)[:, None]
-    targets = memory.targets[inputs][:, None]
-    for start in range(0, n, size):
-        some = slice(start, min(start + size, n))
-        weight = 1 / (some.stop - some.start)
-        if some.stop - some.start <= N:
-            yield Batch(places[:, some].flatten(), targets[:, :, some], weight)
+    whole = n // size * size
+    for some, length in ((inputs[:, :whole], size), (inputs[:, whole:], n - whole)):
+        if not some.numel():
+            continue
+        by_step = some.reshape(n_seeds, -1, length).transpose(0, 1)[:, :, None].contiguous()
+        rows = (by_step + N * torch.arange(n_seeds, device=inputs.device)[:, None, None]).flatten(1)
+        if length > N:
+            for places in rows:
+                counts = memory.E.new_zeros(n_seeds * N).index_add_(0, places, memory.E.new_ones(len(places)))
+                yield Batch(None, None, memory.every_target, counts.view(n_seeds, 1, N) / length)
         else:
-            counts = memory.E.new_zeros(n_seeds * N).index_add_(
-                0, places[:, some].flatten(), memory.E.new_ones(n_seeds * (some.stop - some.start))
-            )
-            yield Batch(None, memory.every_target, counts.view(n_seeds, 1, N) * weight)
+            for parts in zip(rows, by_step, memory.targets[by_step], strict=True):
+                yield Batch(*parts, 1 / length)
 
 
 def population(memory: OnlineMemory, p: Float[np.ndarray, "N"], steps: int) -> Iterator[Batch]:
     """Every input with its probability, at every step."""
     weights = torch.as_tensor(p).to(memory.E.dtype).to(memory.E.device).expand(len(memory.E), 1, -1)
     for _ in range(steps):
-        yield Batch(None, memory.every_target, weights)
+        yield Batch(None, None, memory.every_target, weights)
 
 
 def train(
@@ -107,10 +109,12 @@ def train(
 
     The memory that is given stays as it is.
     """
+    if descent.rule == "sgd" and ScoreDescent.serves(memory):
+        return _train_by_scores(memory, descent, data, looks)
     exact_elsewhere = memory.model == "matrix" and not memory.layer_norm and descent.turns_with_coordinates
     small, taken_back = memory.within_spans() if exact_elsewhere else (_copy(memory), None)
     optimizer = _optimizer(small, memory.E.shape[2], descent, descent.lr)
-    found = [_look(small, 0)] if 0 in looks else []
+    found = [_look(small, small.scores(), 0)] if 0 in looks else []
     for step, batch in enumerate(data, start=1):
         if step % CHECK_EVERY == 0:
             check_stop()
@@ -122,10 +126,24 @@ def train(
             parameter.grad = _scaled(name, gradients[name]) if descent.rule == "normalised" else gradients[name]
         optimizer.step()
         if step in looks:
-            found.append(_look(small, step))
+            found.append(_look(small, small.scores(), step))
     if taken_back is not None and small.W is not None:
         return Trained(tuple(found), replace(memory, W=taken_back(small.W)))
     return Trained(tuple(found), small)
+
+
+def _train_by_scores(memory: OnlineMemory, descent: Descent, data: Iterable[Batch], looks: Sequence[int]) -> Trained:
+    """The same by plain gradient descent on W, whose scores are all that is needed until the end."""
+    course = ScoreDescent(memory)
+    found = [_look(memory, course.scores, 0)] if 0 in looks else []
+    for step, batch in enumerate(data, start=1):
+        if step % CHECK_EVERY == 0:
+            check_stop()
+        late = descent.late_from is not None and step > descent.late_from
+        course.step(batch, descent.lr * (descent.late_factor if late else 1.0))
+        if step in looks:
+            found.append(_look(memory, course.scores, step))
+    return Trained(tuple(found), replace(memory, W=course.matrix()))
 
 
 def spaced_steps(steps: int, n: int) -> list[int]:
@@ -170,8 +188,9 @@ def _scaled(name: str, gradient: Tensor) -> Tensor:
     return gradient * length / norm.clamp(min=tiny)
 
 
-def _look(memory: OnlineMemory, step: int) -> Look:
-    return Look(step, memory.recalled().cpu().numpy(), memory.losses().cpu().double().numpy())
+def _look(memory: OnlineMemory, scores: Tensor, step: int) -> Look:
+    recalled, lost = margins(scores, memory.every_target) > 0, losses(scores, memory.every_target)
+    return Look(step, recalled.cpu().numpy(), lost.cpu().double().numpy())
 
 
 def _copy(memory: OnlineMemory) -> OnlineMemory:
