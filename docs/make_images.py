@@ -19,7 +19,7 @@ import torch
 from image_runs import COLOURS, FAINT, OUTPUT, PALE, TRIGGER, run
 from memory_images import capacity, filling, hidden_units, limits
 from picture import GREY, INK, TITLE, Panel, Picture
-from scaling_images import dynamics, scaling
+from scaling_images import dynamics, optimisers, scaling
 
 from toytf.memory import hebbian
 
@@ -336,6 +336,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
         limits,
         filling,
         scaling,
+        optimisers,
         dynamics,
     )
 }

@@ -102,3 +102,37 @@ def dynamics() -> Picture:
     panel.axis("x", title_text="step", range=[0, 3], tickvals=[1, 10, 100, 1000], **LOG)
     panel.axis("y", range=[0, 1.65], tickvals=[0, 0.5, 1, 1.5], gridcolor=PALE)
     return picture
+
+
+def optimisers() -> Picture:
+    """How strongly inputs are stored by step size, and what one step of each optimiser makes of more samples."""
+    picture = Picture(540)
+    picture.text("<b>Step size decides what SGD stores</b>", 105, 8, size=TITLE)
+    panel = picture.panel(105, 50, 560, 455)
+    table = run("scaling/step_sizes").table
+    schemes = table[table["group"] == "scheme"]
+    powers = table[table["metric"].str.startswith("rho/counts")].groupby("lr")["value"].mean()
+    for rate, colour in ((0.01, RED), (0.1, "#b07000"), (1, GREEN), (10, BLUE)):
+        found = schemes[schemes["lr"] == rate].groupby("octave")[["value", "theory"]].mean()
+        found, rank = found / found["value"].iloc[0], [1.5 * 2**octave for octave in found.index]
+        _dots(panel, pd.Series(found["value"].to_numpy(), index=rank), colour)
+        panel.curve(rank, found["theory"], colour, dash="dash")
+        text = f"<b>lr {rate:g}</b>: q ~ counts<sup>{powers[rate]:.2f}</sup>"
+        panel.beside(text, np.log10(found["value"].iloc[-1]), colour)
+    panel.label("dashed: theory", np.log10(1.6), np.log10(0.04), GREY)
+    panel.axis("x", title_text="rank of the input by frequency", tickvals=[1, 3, 10, 30], **LOG)
+    panel.axis("y", title_text="strength q", tickvals=[0.03, 0.1, 0.3, 1], range=[-1.7, 0.25], **LOG)
+    picture.text("<b>One step on n samples, d = 64</b>", 900, 8, size=TITLE)
+    panel = picture.panel(900, 50, 1230, 455)
+    table = run("scaling/muon").table
+    errors = table[table["group"] == "error"].dropna(subset="samples")
+    styles = {"sgd": ("SGD", RED, 0.03), "adam": ("Adam", GREEN, -0.05), "muon": ("Muon", BLUE, 0)}
+    for optimiser, (text, colour, up) in styles.items():
+        found = errors[errors["optimiser"] == optimiser].groupby("samples")[["value", "limit"]].mean()
+        _dots(panel, found["value"], colour)
+        panel.beside(f"<b>{text}</b>", np.log10(found["value"].iloc[-1]) + up, colour)
+    panel.curve(found.index, found["limit"], GREY, dash="dot")
+    panel.label("dotted: not<br>yet seen", np.log10(70), np.log10(0.03), GREY)
+    panel.axis("x", title_text="samples n", tickvals=[100, 1000, 10000], ticktext=["100", "1,000", "10,000"], **LOG)
+    panel.axis("y", title_text="error", tickvals=[0.03, 0.1, 0.3], **LOG)
+    return picture
