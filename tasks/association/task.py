@@ -49,7 +49,7 @@ class AssociationTask(Task):
 
     config: AssociationConfig
     ideal_needs_residual = False
-    role_phrases: Mapping[str, str] = {"all": "inputs"}
+    role_phrases: Mapping[str, str] = {"all": "inputs, each as often as it comes"}
     role_texts: Mapping[str, str] = {"all": "inputs, each asked as often as it comes"}
     n_positions = 1
 

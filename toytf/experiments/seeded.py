@@ -21,8 +21,10 @@ def _in_a_row(given: Any) -> Any:
     if ends is None:
         return given
     first, last = map(int, ends.groups())
-    if not first <= last < first + MOST_SEEDS:
-        raise ValueError(f"expected the first and the last of at most {MOST_SEEDS} seeds, such as 0..99")
+    if last < first:
+        raise ValueError(f"the first seed is above the last: write {last}..{first}")
+    if last - first >= MOST_SEEDS:
+        raise ValueError(f"these are more than {MOST_SEEDS} seeds")
     return tuple(range(first, last + 1))
 
 

@@ -213,7 +213,11 @@ def _config(run: Run) -> tuple[str, str]:
 
 def _spread_note(run: Run) -> str:
     n = run.history["seed"].nunique()
-    return f"± is the standard deviation over {n} seeds." if n > 1 else f"{counted(n, 'seed').capitalize()}: no spread."
+    return (
+        f"± is the standard deviation over {n} seeds; of what is fitted to all seeds, the error of the fit."
+        if n > 1
+        else f"{counted(n, 'seed').capitalize()}: no spread."
+    )
 
 
 def _limits(run: Run) -> dict[str, dict[str, float]]:

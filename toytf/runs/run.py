@@ -128,7 +128,10 @@ class Run:
         from toytf.runs.trained import TrainedRun
 
         if not self.config.trains_model:
-            raise UserError(f"{self.directory} is a run of the experiment {self.config.experiment}, which has no model")
+            raise UserError(
+                f"{self.directory} is a run of the experiment {self.config.experiment}, which has no model; its "
+                f"results are on {self.directory / 'report.html'}"
+            )
         if isinstance(self, TrainedRun):
             return self
         trained = TrainedRun(self.directory)

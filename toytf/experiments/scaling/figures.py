@@ -14,7 +14,7 @@ from toytf.memory.schemes import CountsScheme, TopScheme, scheme_name, scheme_ph
 
 Guides = dict[str, Callable[[float], float]]
 
-Y = "error: frequency of the inputs that are wrong"
+Y = "error (bars: standard error of the mean)"
 
 
 def scaling_figures(config: ScalingConfig, table: pd.DataFrame) -> Iterator[tuple[str, Any]]:
@@ -36,14 +36,14 @@ def scaling_figures(config: ScalingConfig, table: pd.DataFrame) -> Iterator[tupl
     for (N, M, alpha, scheme), rows in _by(finite, ["n_inputs", "n_outputs", "alpha", "scheme"]):
         if rows["samples"].nunique() > 1:
             name = _name(f"error_by_samples_{scheme}", config, N=N, M=M, alpha=alpha)
-            title = f"Error by samples, inputs stored {phrases[scheme]}: N = {N}, M = {M}, α = {alpha:g}"
+            title = f"Error by samples, stored {phrases[scheme]}: N = {N}, M = {M}, α = {alpha:g}"
             curves = series(rows[rows["samples"] > 0], "samples", lambda row: f"d = {row.d}")
             guides = {"least error: what is not yet seen": partial(_floor, int(N), int(M), alpha)}
             yield name, scaling_curves(curves, title, x="samples n", y=Y, guides=guides)
     for (N, alpha, scheme), rows in _by(infinite, ["n_inputs", "alpha", "scheme"]):
         if rows["n_outputs"].nunique() > 1:
             name = _name(f"error_by_answers_{scheme}", config, N=N, alpha=alpha)
-            title = f"Error by dimension, inputs stored {phrases[scheme]}: N = {N}, α = {alpha:g}"
+            title = f"Error by dimension, stored {phrases[scheme]}: N = {N}, α = {alpha:g}"
             curves = series(rows, "d", lambda row: f"M = {row.n_outputs}")
             yield name, scaling_curves(curves, title, x="dimension d", y=Y, guides={})
 

@@ -42,14 +42,14 @@ SAMPLES = Group(
 )  # fmt: skip
 MORE_DATA = Group(
     "more_data", "Error with most samples, over the least with fewer", "Above 1 more data hurts: a memory that stores "
-    "all it sees overflows.",
+    "all it sees overflows.", pooled=True,
     meanings=(
         ("*", "Error with the most samples over the least with any number of them; 1 if more data never hurts."),
     ),
 )  # fmt: skip
 TYPICAL = Group(
     "typical_error", "Median error over seeds at the largest dimension", "Far below the mean if few seeds lose a "
-    "frequent input.", format="power", place="full", headline=(),
+    "frequent input.", format="power", place="full", headline=(), pooled=True,
     meanings=(("*", "Median of the error over seeds; below the mean if few seeds lose a frequent input."),),
 )  # fmt: skip
 
@@ -95,7 +95,7 @@ def together(config: ScalingConfig, table: pd.DataFrame) -> Iterator[Measurement
     """What all seeds say: fits to mean errors, whether more data hurts, and medians."""
     schemes, of = {scheme_name(scheme): scheme for scheme in config.schemes}, phrase_of(config)
     powers_of_d, powers_of_n, more_data = (
-        replace(group, headline=(Headline("*", phrase.format(of=of), int(group is MORE_DATA)),))
+        replace(group, headline=tuple(_headlines(config, group, phrase.format(of=of))))
         for group, phrase in PHRASES.items()
     )
     errors = table[table["group"] == ERROR.name]
@@ -116,6 +116,13 @@ def together(config: ScalingConfig, table: pd.DataFrame) -> Iterator[Measurement
                 yield more_data.measurement(means[means.index.max()] / means.min(), **at, d=d)
         if len(infinite):
             yield TYPICAL.measurement(infinite.loc[infinite["d"] == widest, "value"].median(), **at, d=widest)
+
+
+def _headlines(config: ScalingConfig, group: Group, phrase: str) -> Iterator[Headline]:
+    """The schemes that the laws are about come first."""
+    for scheme in config.schemes:
+        law = isinstance(scheme, CountsScheme | TopScheme) or scheme == PowerScheme()
+        yield Headline(f"*{scheme_name(scheme)}_a*", phrase, int(group is MORE_DATA or not law))
 
 
 def _sample_law(config: ScalingConfig, scheme: Scheme, N: int, alpha: float) -> float | None:
