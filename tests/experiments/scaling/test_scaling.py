@@ -114,7 +114,7 @@ def test_more_data_hurts_a_full_memory_unless_it_has_a_threshold(sampled: toytf.
     summary = sampled.summary
     assert summary["more_data/seen_a2_d20"] > 1.5
     assert summary["more_data/top0.1d_a2_d20"] == pytest.approx(1, abs=0.05)
-    assert "More data hurts if it is stored all alike: with 20000 samples" in str(story_of(sampled))
+    assert "More data hurts a memory that stores all alike: with 20000 samples" in str(story_of(sampled))
 
 
 def test_without_samples_all_is_a_tie_which_is_wrong(sampled: toytf.Run) -> None:

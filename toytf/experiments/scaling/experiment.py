@@ -162,7 +162,7 @@ class Scaling(Study[ScalingCase]):
         worst: Any = hurt.drop_duplicates("scheme").itertuples()
         for row in worst:
             yield (
-                f"More data hurts if it is stored {self._phrase(row.scheme)}: with {max(config.finite_samples)} "
+                f"More data hurts a memory that stores {self._phrase(row.scheme)}: with {max(config.finite_samples)} "
                 f"samples the error at d = {row.d} is {row.value:.1f} times the least."
             )
         if len(config.seeds) < FEW_SEEDS:
