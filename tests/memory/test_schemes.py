@@ -37,6 +37,7 @@ def test_a_threshold_stores_one_input_at_least_and_none_that_was_not_met() -> No
 def test_a_threshold_may_grow_with_the_square_of_the_dimension() -> None:
     assert TopScheme(share=1 / 64, squared=True).stored(64) == 64
     assert TopScheme(share=1 / 8).stored(64) == 8
+    assert [TopScheme(share=share).stored(100) for share in (0.57, 0.29, 0.299)] == [57, 29, 29]
 
 
 def test_without_samples_nothing_is_stored_and_with_infinitely_many_all_is() -> None:

@@ -77,6 +77,15 @@ def test_an_input_that_is_alone_is_recalled() -> None:
     assert scheme_error(one, one, np.zeros(1, dtype=int), 50, 3) == pytest.approx(0, abs=1e-6)
 
 
+def test_equal_vectors_cannot_be_told_apart() -> None:
+    """On the sphere in one dimension: of five answers several have one vector, so that nearly all inputs are ties.
+
+    An input is right if no other answer has its sign, and its own side wins: at most with probability 2⁻⁴.
+    """
+    p = zipf(20, 2)
+    assert scheme_error(p, p, np.arange(20) % 5, 1, 5, sphere=True) > 1 - 2.0**-4 - 0.03  # 512 draws
+
+
 def test_vectors_of_length_one_err_less_than_those_of_any_length() -> None:
     q = np.ones(N)
     assert scheme_error(q, P, TARGETS, 300, M, sphere=True) < scheme_error(q, P, TARGETS, 300, M)

@@ -28,6 +28,11 @@ def _in_a_row(given: Any) -> Any:
     return tuple(range(first, last + 1))
 
 
+def with_float64(device: str) -> str:
+    """A device that has float64: the same, or the CPU."""
+    return "cpu" if device.startswith("mps") else device
+
+
 class SeededConfig(ExperimentConfig):
     """An experiment that runs once per seed."""
 

@@ -5,7 +5,7 @@ A step of W = W₀ + Uᵀ C E changes the scores S = U W Eᵀ by the overlaps of
     S ← S − lr K R G_B,   C_B ← C_B − lr R,   G = E Eᵀ,   K = U Uᵀ
 
 R has the residuals of the inputs B of the batch (see `toytf.memory.online`). This is one large product in place of two,
-and less than those where there are no more inputs than dimensions (Cabannes, Simsek, Bietti 2024: tokens as particles).
+and less than those where there are no more inputs and answers than dimensions (Cabannes, Simsek, Bietti 2024).
 """
 
 import torch
@@ -27,8 +27,8 @@ class ScoreDescent:
     @staticmethod
     def serves(memory: OnlineMemory) -> bool:
         """Is it exact, and less work?"""
-        n_inputs, d = memory.E.shape[1:]
-        return memory.model == "matrix" and not memory.layer_norm and n_inputs <= d
+        (n_inputs, d), n_outputs = memory.E.shape[1:], memory.U.shape[1]
+        return memory.model == "matrix" and not memory.layer_norm and max(n_inputs, n_outputs) <= d
 
     def step(self, batch: Batch, lr: float) -> None:
         """One step of this size on a batch."""

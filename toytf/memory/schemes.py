@@ -9,6 +9,7 @@
 (Cabannes, Dohmatob, Bietti 2024.) This module imports no torch, so that configs can name schemes.
 """
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
@@ -49,7 +50,8 @@ class TopScheme(Config):
 
     def stored(self, d: int) -> int:
         """P, at least one."""
-        return max(1, int(self.share * (d**2 if self.squared else d)))
+        size = d**2 if self.squared else d
+        return max(1, math.floor(self.share * size + 1e-9))  # 0.57 · 100 is 57, whatever its rounding
 
 
 class PowerScheme(Config):

@@ -16,6 +16,9 @@ from toytf.theory._domain import Real, at_least
 DRAWS = 512
 """Draws of output vectors and noise over which `scheme_error` is averaged."""
 
+_LEVEL = 1e-12
+"""Differences of scores below this are ties."""
+
 _POINTS = 160
 """Strengths at which the error is computed; between them it is interpolated."""
 
@@ -109,8 +112,10 @@ def _bounds(
     others = np.arange(noise.shape[1]) != y
     gain = H[:, y, [y]] - H[:, y, others]
     elsewhere = np.einsum("dk,dkr->dr", noise[:, others], H[:, others, y, None] - H[:, others][:, :, others])
-    bounds = -elsewhere / gain
-    return np.where(gain > 0, bounds, -np.inf).max(1), np.where(gain < 0, bounds, np.inf).min(1)
+    level = np.abs(gain) < _LEVEL  # u_y tells y from r not at all: equal vectors, as on the sphere in one dimension
+    bounds = -elsewhere / np.where(level, 1.0, gain)
+    low = np.where(level, np.where(elsewhere > _LEVEL, -np.inf, np.inf), np.where(gain > 0, bounds, -np.inf))
+    return low.max(1), np.where(~level & (gain < 0), bounds, np.inf).min(1)
 
 
 def _points(q: Float[np.ndarray, "n"]) -> Float[np.ndarray, "k"]:

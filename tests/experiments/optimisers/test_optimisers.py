@@ -211,6 +211,25 @@ def test_figures_show_errors_schemes_and_vectors(study: Run) -> None:
     assert {"error", "vectors_learnable_sgd_d2_lr1_batch4_n40_M2"} <= {*run_figures(plane)}
 
 
+def test_errors_by_batch_are_drawn_beside_a_step_on_all_samples(study: Run) -> None:
+    """`all` is no number, so it is on no axis of batches, and neither is its floor."""
+    run = study(batches=[2, 8, "all"], inside=False)
+    assert any(name.startswith("error") for name in run_figures(run))
+
+
+def test_time_has_no_law_with_two_answers(study: Run) -> None:
+    """Learned is a probability above 1/2: a margin above 0, which the first step gives."""
+    config = {"batches": ["population"], "samples": [], "steps": 20, "evaluations": 8}
+    assert not any(name.startswith("theory/time_exponent") for name in study(**config, n_outputs=[2]).summary)
+
+
+def test_a_late_rate_never_takes_the_first_step(study: Run) -> None:
+    config: dict[str, Any] = {"batches": [20], "precision": "float64", "inside": False}
+    late, none = (study(**config, **more).summary for more in ({"late": {"after": 0.1, "factor": 1e-9}}, {}))
+    name = "loss/sgd_d12_lr1_batch20_n40"
+    assert none[name] < late[name] < math.log(3)  # one of its two steps counts
+
+
 def test_many_curves_come_in_several_figures(study: Run) -> None:
     run = study(
         optimisers=["sgd", "adam"], layer_norm=[False, True], learning_rates=[0.1, 1], batches=[1, 2, 4, 8],
@@ -269,6 +288,7 @@ def test_the_config_names_the_run() -> None:
 
 BASE = "experiment: optimisers\nsamples: [64]\nlogging: {wandb: 'off'}\n"
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
+    "late_in_a_single_step": (["batches=[all]", "late={after: 0.5}"], ["late has no effect"]),
     "no_learning": (["learning_rates=[0]"], ["learning_rates.0 = 0", "greater than 0"]),
     "negative_learning": (["learning_rates=[-1]"], ["learning_rates.0 = -1", "greater than 0"]),
     "large_batch": (["batches=[128]"], ["batches: 128 is more than samples = 64"]),

@@ -13,11 +13,11 @@ Frequency = Annotated[float, Field(gt=0, lt=1)]
 Vector = tuple[float, float]
 Window = tuple[float, float, float, float]
 
-SERIES = 4
-"""Numbers that are kept of every step of a system: loss, error, smallest margin, sign changes."""
+SERIES = 3
+"""Numbers that are kept of every step of a system: loss, error, smallest margin."""
 
-DIRECTIONS = 60
-"""Matrices that the search for the sharpness keeps."""
+DIRECTIONS = 3 * 60
+"""Matrices that the search for the sharpness keeps, with the copies it works on."""
 
 ROW = 300
 """Bytes of what a row says of one step size."""

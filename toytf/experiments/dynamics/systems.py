@@ -10,6 +10,7 @@ from torch import Tensor
 
 from toytf import theory
 from toytf.experiments.dynamics.config import DynamicsConfig, PlaneConfig, RandomConfig, TwoParticlesConfig
+from toytf.experiments.seeded import with_float64
 from toytf.memory import Association
 from toytf.randomness import generator
 
@@ -48,7 +49,7 @@ def tokens(config: DynamicsConfig, system: System, seed: int) -> Association:
             N, M, d = random.n_inputs, random.n_outputs, system.d or 1
             keys, values = _vectors(random, seed, "keys", N, d), _vectors(random, seed, "values", M, d)
             found = keys, values, torch.as_tensor(theory.zipf(N, random.alpha))
-    keys, values, p_of = (part.double().to(device(config)) for part in found)
+    keys, values, p_of = (part.double().to(with_float64(config.device)) for part in found)
     targets = torch.arange(len(keys), device=keys.device) % len(values)
     return Association(keys, values, targets, p_of)
 
@@ -70,11 +71,6 @@ def planar_matrix(gamma: Float[Tensor, "2"]) -> Float[Tensor, "2 2"]:
 def signed(association: Association) -> Float[Tensor, "n 2"]:
     """The tokens of a plane so that all margins are z_x · γ: those of the second value turned around."""
     return association.keys * (1 - 2 * association.targets[:, None])
-
-
-def device(config: DynamicsConfig) -> str:
-    """Where it is computed: margins need float64, which not every device has."""
-    return "cpu" if config.device.startswith("mps") else config.device
 
 
 def _on_circle(plane: PlaneConfig, seed: int) -> Float[Tensor, "n 2"]:

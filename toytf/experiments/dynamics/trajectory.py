@@ -13,7 +13,8 @@ from torch import Tensor
 from toytf import theory
 from toytf.errors import RunFailed
 from toytf.experiments.dynamics.config import DynamicsConfig, RandomConfig, TwoParticlesConfig
-from toytf.experiments.dynamics.systems import System, device, start, tokens
+from toytf.experiments.dynamics.systems import System, start, tokens
+from toytf.experiments.seeded import with_float64
 from toytf.memory import Association, Particles, sharpnesses
 from toytf.randomness import generator
 from toytf.stopping import check_stop
@@ -74,7 +75,7 @@ def simulate(config: DynamicsConfig, system: System, seeds: Sequence[int]) -> Tr
     rates, S, T = config.learning_rates, len(seeds), config.steps
     L, n = len(rates), len(associations[0].keys)
     particles = Particles.of(associations, [start(config, system, seed) for seed in seeds]).repeated(L)
-    lr = torch.tensor([*rates] * S, dtype=torch.float64, device=device(config))
+    lr = torch.tensor([*rates] * S, dtype=torch.float64, device=with_float64(config.device))
     batches = _batches(config, associations, seeds)
     gamma_of = None if isinstance(config.system, RandomConfig) else _reader(associations[0], config.system.start)
     recorded, shown = spaced(T, config.points), spaced(T, SHOWN)
@@ -158,7 +159,7 @@ def _batches(
         ]
         counts = torch.stack([tokens.bincount(minlength=p.shape[1]) for tokens in drawn]).double()
         frequencies = counts / (config.batch_size or 1)
-        yield frequencies.repeat_interleave(len(config.learning_rates), 0).to(device(config))
+        yield frequencies.repeat_interleave(len(config.learning_rates), 0).to(with_float64(config.device))
 
 
 def _reader(

@@ -6,7 +6,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from toytf.config.footprint import DOUBLE, FLOAT, INT, Need
 from toytf.config.sections import Config, Unique
-from toytf.experiments.seeded import SeededConfig
+from toytf.experiments.seeded import SeededConfig, with_float64
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 NO_MEMORY = (0.0, 0.0)
@@ -107,10 +107,17 @@ class OptimisersConfig(SeededConfig):
             raise ValueError(f"betas = {list(self.betas)} has an effect only with the optimiser adam")
         if self.momentum and "muon" not in self.optimisers:
             raise ValueError(f"momentum = {self.momentum} has an effect only with the optimiser muon")
+        if self.late is not None and set(self.batches) == {"all"}:
+            raise ValueError("late has no effect with batches: [all], which is a single step")
         answers = self.answers
         if len(set(answers)) < len(answers):
             raise ValueError(f"n_outputs: {self.n_inputs} is listed twice, once as n_inputs")
         return self
+
+    @property
+    def computed_on(self) -> str:
+        """The device, or the CPU for numbers that it does not have."""
+        return with_float64(self.device) if self.precision == "float64" else self.device
 
     @property
     def _adam_helps_muon(self) -> bool:
@@ -132,11 +139,12 @@ class OptimisersConfig(SeededConfig):
         """The largest case: vectors and weights, the scores of a step and of an evaluation, and the stream."""
         N, M, d = self.n_inputs, max(self.answers), max(self.dimensions)
         S, n = len(self.seeds), max(self.samples, default=0)
+        together = max(self.seeds_at_once(size, answers, 0) for size in self.dimensions for answers in self.answers)
         held = min(HELD, S * (d * d + N * (d + M)))  # of several seeds, unless one alone has more
         of = DOUBLE if self.precision == "float64" else FLOAT
         keys = {"n_inputs": N, "n_outputs": M, "dimensions": d}
         return [
             Need("vectors and weights", (DOUBLE + 4 * of) * max(held, N * d + M * d + d * d), keys),
             Need("scores of all inputs", 4 * of * max(held, N * (M + d)), keys),
-            Need("the stream of inputs", 4 * INT * S * n, {"samples": n, "seeds": S}),
+            Need("the stream of inputs", 4 * INT * together * n, {"samples": n, "seeds": S}),
         ]

@@ -152,14 +152,14 @@ class Optimisers(Study[OptimisersCase]):
         return random_memory(
             case.model, seeds, config.n_inputs, case.n_outputs, case.d,  # type: ignore[arg-type]
             start=config.start, sphere=config.distribution == "sphere", layer_norm=case.layer_norm,
-            dtype=getattr(torch, config.precision), device=config.device,
+            dtype=getattr(torch, config.precision), device=config.computed_on,
         )  # fmt: skip
 
     def _trained(
         self, case: OptimisersCase, memory: OnlineMemory, inputs: Int[torch.Tensor, "seed n"] | None
     ) -> Trained:  # fmt: skip
         config, steps = self.config, case.n_steps
-        late = None if config.late is None else round(config.late.after * steps)
+        late = None if config.late is None else max(1, round(config.late.after * steps))
         descent = Descent(
             case.optimiser, case.lr, config.betas, config.momentum, late,  # type: ignore[arg-type]
             1.0 if config.late is None else config.late.factor,
@@ -184,7 +184,8 @@ class Optimisers(Study[OptimisersCase]):
             for look in trained.looks:
                 yield CURVE.measurement(_error(p, look.recalled[i]), after=look.step)
             learned = [look.losses[i] < LEARNED_LOSS for look in trained.looks]
-            alone = 1.0 if self._undisturbed(case) else None  # e^m + (M − 1) m = 1 + M lr p t, so t ∝ 1/p
+            # e^m + (M − 1) m = 1 + M lr p t, so t ∝ 1/p; with two answers any step is enough.
+            alone = 1.0 if self._undisturbed(case) and M > 2 else None
             yield from learning_order(learning_times([look.step for look in trained.looks], learned), p, alone)
         memory = trained.memory
         if memory.W is not None and bool(memory.W[i].isfinite().all()):
@@ -202,6 +203,8 @@ class Optimisers(Study[OptimisersCase]):
         if max(N, case.n_outputs) > case.d or W is None or not bool(W[i].isfinite().all()):
             return
         read = read_out(W[i], memory.E[i], memory.U[i])
+        if not read.unique:
+            return
         q = read.scheme(memory.targets)
         counts = None if inputs is None else np.bincount(inputs, minlength=N)
         alone = None

@@ -206,8 +206,13 @@ def _at_best_rate(rows: pd.DataFrame, config: OptimisersConfig) -> pd.DataFrame:
 
 
 def _curves_of(rows: pd.DataFrame, config: OptimisersConfig, x: str) -> dict[str, Series]:
-    rows = rows[~rows["batch"].isin(["all", "population"])] if x == "batch" else rows.dropna(subset=x)
+    rows = _against(rows, x)
     return series(rows, x, _labels(rows, config, x))
+
+
+def _against(rows: pd.DataFrame, x: str) -> pd.DataFrame:
+    """The rows that have a number x: not those of all samples, or of the population, against the batch."""
+    return rows[~rows["batch"].isin(["all", "population"])] if x == "batch" else rows.dropna(subset=x)
 
 
 def _labels(rows: pd.DataFrame, config: OptimisersConfig, x: str = "") -> Callable[[Any], str]:
@@ -226,6 +231,7 @@ def _few(rows: pd.DataFrame, config: OptimisersConfig) -> pd.DataFrame:
 
 def _floors(rows: pd.DataFrame, x: str) -> dict[str, Callable[[float], float]]:
     """What the samples leave unseen, if that is the same for all curves and above 0."""
+    rows = _against(rows, x)
     by_x = rows.groupby(x)["limit"]
     if rows["limit"].isna().any() or not (rows["limit"] > 0).all() or (by_x.nunique() > 1).any():
         return {}

@@ -59,13 +59,14 @@ class ScalingConfig(SeededConfig):
         settings = len(self.alphas) * len(self.samples)
         own = settings * sum(map(depends_on_dimension, self.schemes))
         fixed = settings * len(self.schemes) - own
+        kept = fixed + own * K if self.distribution == "gaussian" else (fixed + own) * K  # on the sphere, for every d
         keys = {"n_inputs": N, "n_outputs": M, "dimensions": D}
         drawn = max(self.finite_samples, default=0)
         rows = min(N, BLOCK)
         scores = min((fixed + own) * M * rows, SCORED + M * D) if D < M else (fixed + own) * M * rows
         return [
             Need("the vectors", FLOAT * (min(N * D, KEPT) + 2 * rows * D + M * D), keys),
-            Need("the strengths of every input", FLOAT * N * (fixed + own * K) + 4 * DOUBLE * N * settings, keys),
+            Need("the strengths of every input", FLOAT * N * kept + 4 * DOUBLE * N * settings, keys),
             Need("sums of vectors", FLOAT * (fixed + own) * min(M, D) * D * K, keys),
             Need("scores", 3 * FLOAT * scores, keys),
             Need("the samples", 3 * DOUBLE * drawn, {"samples": drawn}),
