@@ -167,6 +167,7 @@ def test_the_slider_of_a_page_moves_the_figure_and_leaves_the_ground(
 ) -> None:
     seen = visit(page(moving, tmp_path / "moving.html"), dark=dark)
     seen.page.wait_for_selector(".slider-group")
+    seen.page.wait_for_selector(".contourlevel path", state="attached")  # lines come after the slider
     lines = seen.page.locator(".contourlevel path").count()
     assert lines == 3
     for label in ("0", "1"):
