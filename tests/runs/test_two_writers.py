@@ -60,6 +60,17 @@ def test_the_lock_of_a_dead_owner_is_taken_over(tmp_path: Path) -> None:
     assert not (tmp_path / NAME).exists()
 
 
+@pytest.mark.parametrize("linked", [True, False], ids=["link", "file"])
+def test_a_lock_that_is_somebodys_file_is_refused_and_stays(linked: bool, tmp_path: Path) -> None:
+    own = tmp_path / "precious" if linked else tmp_path / NAME
+    own.write_text("my own")
+    if linked:
+        (tmp_path / NAME).symlink_to(own)
+    with pytest.raises(UserError, match=r"\.lock is not a lock of toytf: remove it"), locked(tmp_path):
+        pass
+    assert own.read_text() == "my own"
+
+
 def test_a_lock_is_not_taken_twice_even_in_one_process(tmp_path: Path) -> None:
     with locked(tmp_path):
         with pytest.raises(UserError, match="is in use"), locked(tmp_path):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toytf.errors import UserError, shortened
+from toytf.words import say
 
 if sys.platform == "win32":
     import msvcrt
@@ -25,6 +26,7 @@ else:
 
 
 NAME = ".lock"
+_OWNER = "process "
 
 
 @contextlib.contextmanager
@@ -38,7 +40,7 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         os.truncate(file, 0)
         os.lseek(file, 0, os.SEEK_SET)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}".encode())
+        os.write(file, f"{_OWNER}{os.getpid()} on {socket.gethostname()} since {time.ctime()}".encode())
         yield
     finally:
         if _is_at(file, path):
@@ -57,21 +59,31 @@ def _is_at(file: int, path: Path) -> bool:
 def _open(path: Path) -> int:
     """Open and lock; anew if the owner removed the file in between."""
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if path.is_symlink():
+            raise _foreign(path)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        owner = os.read(file, 200).decode(errors="replace")
         try:
             _take(file)
+            if owner and not owner.startswith(_OWNER):
+                os.close(file)
+                raise _foreign(path)
             if _is_at(file, path):
                 return file
         except (BlockingIOError, PermissionError):
-            owner = shortened(os.read(file, 200).decode(errors="replace")) or "another process"
             os.close(file)
+            owner = shortened(owner) or "another process"
             raise UserError(
                 f"{path.parent} is in use: {owner} is writing there; wait until it ends, or choose another --out"
             ) from None
         except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                sys.stderr.write(f"toytf: {path.parent} cannot be locked here: do not run two commands on it at once\n")
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+                say(f"toytf: {path.parent} cannot be locked here: do not run two commands on it at once")
                 return file
             os.close(file)
             raise
         os.close(file)
+
+
+def _foreign(path: Path) -> UserError:
+    return UserError(f"{path} is not a lock of toytf: remove it, or choose another --out")

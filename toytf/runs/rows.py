@@ -6,7 +6,6 @@ that somebody changed: the first is forgotten, the second is named.
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from toytf.errors import UserError, shortened
-from toytf.files import write_atomic
+from toytf.files import sync, write_atomic
 from toytf.measurement import Measurement, Quantity, as_row, from_json, to_json
 from toytf.runs import lock
 from toytf.runs.checksums import Checksums, read_bytes, sha256
@@ -121,7 +120,7 @@ class MetricsFile:
             file.seek(size)
             file.write(line)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         self._lines.append(line)
         self.rows.append(row)
         self._of.setdefault(int(row["seed"]), []).append(row)
