@@ -2,10 +2,10 @@
 
 import base64
 import json
+import time
 import zlib
 from itertools import count, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from toytf.config.plugins import load_config
 from toytf.models import ToyTransformer
 from toytf.randomness import generator
 from toytf.report import frames
-from toytf.report.frames import FRAMES, POSITIONS, SEQUENCES, Store, _spread, frames_of
+from toytf.report.frames import FRAMES, PAIR, POSITIONS, SEQUENCES, Store, _spread, frames_of
 from toytf.report.page import as_script
 from toytf.report.portrait import WINDOW, example_of
 from toytf.task import Batch
+from toytf.views.memory import memory_views
 from toytf.views.sequence import sequence_views
 
 TINY = {"task__seq_len": 8, "model__d_model": 8}
@@ -230,14 +231,21 @@ def test_large_frames_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frames_of(run, Store())[0]["steps"] == {0: [190], 1: [190]}  # there is always the last
 
 
-def test_a_frame_that_takes_long_has_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_many_weights_and_pairs_has_few_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Standing(seeds=1, steps=20)
-    clock = count(10.0)  # every look at it, and so every frame, takes a second
-    monkeypatch.setattr(frames, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(frames, "SECONDS", 5.0)
+    weights = sum(parameter.numel() for parameter in run.model(step=0, seed=0).parameters())
+    pairs = sum(len(view.margins) for view in memory_views(run.model(step=0, seed=0), run.task).values())
+    monkeypatch.setattr(frames, "WORK", 5 * (weights + PAIR * pairs))
     found, _ = frames_of(run, Store())
-    assert found["steps"] == {0: [0, 40, 80, 160, 190]}  # the last, the first, halfway, and halfway again
+    assert found["steps"] == {0: [0, 50, 100, 140, 190]}
     assert [*found["frames"]] == [f"0/{step}" for step in found["steps"][0]]
+
+
+def test_what_a_page_shows_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(0, 1000)  # a machine on which everything takes a quarter of an hour
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    assert len(frames_of(Standing(seeds=1, steps=20), Store())[0]["frames"]) == 20
 
 
 def test_a_seed_without_a_checkpoint_has_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:

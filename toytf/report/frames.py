@@ -11,7 +11,6 @@ such as an ideal matrix that never changes, are written once. The scripts of the
 """
 
 import base64
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +32,13 @@ FRAMES = 30
 """Frames of a page, over all seeds and runs."""
 BYTES = 24 * 2**20
 """Bytes of all frames before they are deflated; where one frame has many, there are fewer."""
-SECONDS = 4.0
-"""Time for the frames of a run besides the last one; when it is over, no other is begun."""
+WORK = 24_000_000
+"""Weights that all frames are computed from, a few seconds' worth: of a large model there are fewer frames.
+
+It is counted, not timed: the same run has the same page on every machine.
+"""
+PAIR = 200
+"""A pair of a memory takes as long as so many weights."""
 SEQUENCES = 6
 POSITIONS = 256
 """Positions of a sequence that are shown."""
@@ -79,6 +83,12 @@ class Frame:
     sequences: "Sequence[SequenceView]"
     facts: "FactSheet | None"
 
+    @property
+    def work(self) -> int:
+        """What it takes to look, in weights."""
+        weights = sum(parameter.numel() for parameter in self.model.parameters())
+        return weights + PAIR * sum(len(view.margins) for view in self.memories.values())
+
     def to_json(self, store: Store) -> dict[str, Any]:
         """It by the numbers of its arrays and names."""
         return {
@@ -89,7 +99,7 @@ class Frame:
 
 
 def frames_of(run: "TrainedRun", store: Store, most: int = FRAMES) -> tuple[dict[str, Any], Frame]:
-    """Seeds at their checkpoints as far as they fit, and the last of the first seed; size and time say how many do.
+    """Seeds at their checkpoints as far as they fit, and the last of the first seed; sizes say how many do.
 
     A run that has a checkpoint has at least one frame.
     """
@@ -102,11 +112,9 @@ def frames_of(run: "TrainedRun", store: Store, most: int = FRAMES) -> tuple[dict
         batch, before = _batch(run, seed), store.raw_bytes
         last = look(run, seed, steps[seed][-1], batch)
         shown = {steps[seed][-1]: last.to_json(store)}
-        each = max(1, min(each, BYTES // max(store.raw_bytes - before, 1) // len(seeds)))
-        until = time.monotonic() + SECONDS / len(seeds)
-        for step in _coarse_first(_spread(steps[seed], each)[:-1]):
-            if time.monotonic() < until:
-                shown[step] = look(run, seed, step, batch).to_json(store)
+        fit = min(BYTES // max(store.raw_bytes - before, 1), WORK // last.work)
+        each = max(1, min(each, fit // len(seeds)))
+        shown |= {step: look(run, seed, step, batch).to_json(store) for step in _spread(steps[seed], each)[:-1]}
         found["steps"][seed] = sorted(shown)
         found["sequences"][seed] = [_sequence(view, store) for view in last.sequences]
         found["frames"] |= {f"{seed}/{step}": shown[step] for step in sorted(shown)}
@@ -140,12 +148,6 @@ def _spread(steps: Sequence[int], most: int) -> list[int]:
     if most == 1:
         return [steps[-1]]
     return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
-
-
-def _coarse_first(steps: Sequence[int]) -> list[int]:
-    """The first, then what is halfway to the end, then what is halfway between: if time runs out, they are even."""
-    strides = [2**k for k in reversed(range(len(steps).bit_length()))]
-    return list(dict.fromkeys(steps[i] for stride in strides for i in range(0, len(steps), stride)))
 
 
 def _sequence(view: "SequenceView", store: Store) -> dict[str, Any]:
