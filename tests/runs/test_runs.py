@@ -5,8 +5,10 @@ import json
 import math
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -285,6 +287,27 @@ def test_wandb_writes_offline_into_the_run_directory_by_default(
     content = record.read_bytes()
     for text in (b"my_project", b"my_group", b"run-seed0", b"eval/in_context_accuracy"):
         assert text in content
+
+
+def test_offline_asks_no_host(command: "Command", tiny_config: Path, tmp_path: Path) -> None:
+    """Every request would go through the proxy: a socket that notes who asks, and refuses."""
+    asked: list[bytes] = []
+
+    def listen() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                connection, _ = proxy.accept()
+                with connection:
+                    asked.append(connection.recv(200))
+
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        threading.Thread(target=listen, daemon=True).start()
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        environment = {"HTTPS_PROXY": address, "HTTP_PROXY": address, "NO_PROXY": "", "WANDB_ERROR_REPORTING": "true"}
+        ended = command("run", tiny_config, "logging.wandb=offline", "--out", "run", cwd=tmp_path, **environment)
+    assert ended.returncode == 0, ended.stderr
+    assert [*(tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")]
+    assert asked == []
 
 
 @pytest.mark.parametrize(

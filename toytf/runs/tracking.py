@@ -1,9 +1,11 @@
 """wandb as a mirror of metrics.jsonl: imported late, on a thread of its own, and never able to stop a training."""
 
+import contextlib
+import os
 import queue
-import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +14,7 @@ from pydantic import field_validator
 from toytf.config.sections import Config
 from toytf.runs.rows import Row
 from toytf.timing import spent_on
+from toytf.words import say
 
 
 class LoggingConfig(Config):
@@ -73,10 +76,11 @@ class WandbMirror:
             run.finish()
         except Exception as error:  # a mirror: whatever goes wrong there, the run directory is the record
             reason = " ".join(str(error).split()) or type(error).__name__
-            sys.stderr.write(f"toytf: wandb ({logging.wandb}) stopped mirroring: {reason}\n")
+            say(f"toytf: wandb ({logging.wandb}) stopped mirroring: {reason}")
 
 
 _starting = threading.Lock()
+_REPORTS = "WANDB_ERROR_REPORTING"
 
 
 def _start(logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> Any:
@@ -93,16 +97,33 @@ def _start(logging: LoggingConfig, directory: Path, seed: int, config: dict[str,
     id_file = folder / f"seed{seed}.id"
     if not id_file.exists():
         id_file.write_text(uuid.uuid4().hex[:8])
-    return wandb.init(
-        project=logging.project,
-        group=logging.group or directory.name,
-        tags=list(logging.tags),
-        name=f"{directory.name}-seed{seed}",
-        id=id_file.read_text(),
-        resume="allow" if mode == "online" else None,
-        config={**config, "seed": seed},
-        dir=str(directory),
-        mode=mode,
-        reinit="create_new",
-        settings=wandb.Settings(silent=True, console="off", quiet=True, x_disable_stats=True),
-    )
+    with _without_reports() if mode == "offline" else contextlib.nullcontext():
+        return wandb.init(
+            project=logging.project,
+            group=logging.group or directory.name,
+            tags=list(logging.tags),
+            name=f"{directory.name}-seed{seed}",
+            id=id_file.read_text(),
+            resume="allow" if mode == "online" else None,
+            config={**config, "seed": seed},
+            dir=str(directory),
+            mode=mode,
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off", quiet=True, x_disable_stats=True),
+        )
+
+
+@contextlib.contextmanager
+def _without_reports() -> Iterator[None]:
+    """Have wandb's service started without reports about itself, for which it would ask a host even when offline.
+
+    No setting says so, only the environment that the service starts in.
+    """
+    before = os.environ.get(_REPORTS)
+    os.environ[_REPORTS] = "false"
+    try:
+        yield
+    finally:
+        os.environ.pop(_REPORTS)
+        if before is not None:
+            os.environ[_REPORTS] = before
