@@ -1,9 +1,11 @@
 """What the system refuses ends a run with one sentence and exit code 1; what was finished stays."""
 
+import contextlib
 import errno
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +131,29 @@ def test_output_that_nobody_reads_any_more_is_no_traceback(tmp_path: Path) -> No
     ended = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full", ">&- 2>&-", "2>&1 | true"])
+def test_a_run_whose_stderr_is_closed_or_full_comes_to_its_end(stream: str, tiny_config: Path, tmp_path: Path) -> None:
+    command = shlex.join([str(Path(sys.executable).with_name("toytf")), "run", str(tiny_config), "--out", "run"])
+    ended = subprocess.run(f"{command} {stream}", cwd=tmp_path, shell=True, capture_output=True, check=False)
+    assert ended.returncode == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert toytf.Run.open(tmp_path / "run").finished
+
+
+@pytest.mark.parametrize("stderr", [None, Path("/dev/full")], ids=["none", "full"])
+def test_a_study_called_from_python_without_a_stderr_comes_to_its_end(
+    stderr: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = None if stderr is None else os.fdopen(os.open(stderr, os.O_WRONLY), "w", buffering=1)
+    monkeypatch.setattr(sys, "stderr", stream)
+    changes = {"dimensions": [4], "draws": 1, "resolution": 0.9, "rules": ["hebbian"], "logging.wandb": "off"}
+    assert toytf.run("capacity/linear", changes, out=tmp_path / "run").finished
+    monkeypatch.undo()
+    with contextlib.suppress(OSError):
+        if stream is not None:
+            stream.close()
 
 
 # --- memory
@@ -281,11 +306,38 @@ def test_what_a_container_caches_counts_as_free(tmp_path: Path) -> None:
     assert free_memory(tmp_path) == 1_500_000 < everything
 
 
-def test_what_lies_in_the_directory_already_is_not_taken_for_the_run(tiny_config: Path, tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"eval/all_loss": 0.0}')
+@pytest.mark.parametrize(
+    "name",
+    [
+        "summary.json", "metrics.jsonl", "columns.json", "timing.json", "provenance.json", "checksums.json",
+        "report.html", "figures/paper.pdf", "checkpoints/mine.pt",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("fails", [False, True], ids=["runs", "fails_before_its_first_step"])
+def test_a_file_of_the_user_is_neither_removed_nor_overwritten_nor_taken_for_the_run(
+    name: str, fails: bool, tiny_config: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "out" / name
+    own.parent.mkdir(parents=True)
+    own.write_text("my own")
     for resume in (False, True):
-        with pytest.raises(UserError, match=r"parts of a run but no config\.yaml"):
-            toytf.run(tiny_config, out=tmp_path, resume=resume)
+        with pytest.raises(UserError, match=rf"{re.escape(name.partition('/')[0])} already exists"):
+            toytf.run(tiny_config, {"model.freeze": ["nosuch"]} if fails else {}, out=tmp_path / "out", resume=resume)
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [own]
+    assert own.read_text() == "my own"
+
+
+def test_what_a_run_does_not_write_may_lie_beside_it_and_stays(tiny_config: Path, tmp_path: Path) -> None:
+    own = tmp_path / "notes.txt"
+    own.write_text("my own")
+    with pytest.raises(UserError, match="nosuch"):
+        toytf.run(tiny_config, {"model.freeze": ["nosuch"]}, out=tmp_path)
+    assert [*tmp_path.iterdir()] == [own]
+    assert toytf.run(tiny_config, out=tmp_path).finished
+    assert own.read_text() == "my own"
+
+
+def test_own_facts_are_not_written_over_those_of_the_user(tmp_path: Path) -> None:
     facts = tmp_path / "mine" / "facts.json"
     facts.parent.mkdir()
     facts.write_text("my own")

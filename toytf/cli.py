@@ -198,9 +198,7 @@ def main() -> None:
     """Run a command; a foreseen end is one line on stderr and an exit code, never a traceback."""
     from toytf.errors import ToytfError, reason
 
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a name
+    _prepare_streams()
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except ToytfError as error:
@@ -226,6 +224,17 @@ def main() -> None:
         sys.exit(code)
 
 
+def _prepare_streams() -> None:
+    for number in range(3):  # one that is closed: its number must not go to a file of the run
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a name
+
+
 def _engine(engine: str, jobs: int, address: str | None) -> "EngineOptions":
     from toytf.engines import EngineOptions
 
@@ -234,8 +243,9 @@ def _engine(engine: str, jobs: int, address: str | None) -> "EngineOptions":
 
 def _end(message: str, exit_code: int) -> None:
     from toytf.errors import shortened
+    from toytf.words import say
 
-    sys.stderr.write(f"toytf: {shortened(message, LONGEST)}\n")
+    say(f"toytf: {shortened(message, LONGEST)}")
     sys.exit(exit_code)
 
 

@@ -1,4 +1,4 @@
-"""An orderly end: the first Ctrl-C asks for it, and whatever takes long looks now and then whether it was asked."""
+"""An orderly end: Ctrl-C or SIGTERM asks for it, and whatever takes long looks now and then whether it was asked."""
 
 import contextlib
 import signal
@@ -42,6 +42,9 @@ def undisturbed() -> Iterator[None]:
 def stop_on_interrupt() -> Iterator[None]:
     """Turn the first Ctrl-C into a request to stop after the current step; the second one is immediate.
 
+    So do SIGTERM, by which a batch system ends a job, and SIGHUP, of a terminal that was closed: these come more than
+    once. One that somebody ignores, as nohup does, or handles is left alone.
+
     Within another one it is part of that: whoever asked the whole to stop has asked its parts.
     """
     if _asked.get() is not None:
@@ -51,14 +54,17 @@ def stop_on_interrupt() -> Iterator[None]:
 
     def request(number: int, frame: "FrameType | None") -> None:
         asked.set()
-        signal.signal(signal.SIGINT, previous)
+        if number == signal.SIGINT:
+            signal.signal(number, before[number])
 
+    others = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
+    ours = [signal.SIGINT, *(number for number in others if signal.getsignal(number) is signal.SIG_DFL)]
     in_main = threading.current_thread() is threading.main_thread()  # only there signals can be handled
-    previous = signal.signal(signal.SIGINT, request) if in_main else None
+    before = {number: signal.signal(number, request) for number in ours if in_main}
     token = _asked.set(asked)
     try:
         yield
     finally:
         _asked.reset(token)
-        if in_main:
-            signal.signal(signal.SIGINT, previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -82,13 +82,16 @@ def test_a_run_killed_at_random_steps_and_resumed_has_the_same_bits(
     assert record(out) == record(uninterrupted)
 
 
-def test_an_interrupted_run_saves_and_says_how_to_continue(config: Path, uninterrupted: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_saves_and_says_how_to_continue(
+    config: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
         [COMMAND, "run", config, "--out", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     wait_for_rows(out, 10, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     last = errors.strip().splitlines()[-1]

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from toytf.files import write_atomic
 from toytf.runs import Run
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin
-from toytf.words import counted
+from toytf.words import counted, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +73,7 @@ class _Chosen:
 def _one_by_one(chosen: Iterable[_Chosen]) -> Iterator[Outcome]:
     for one in chosen:
         long = "" if one.quick else f" (about {one.claim.minutes:g} minutes)"
-        sys.stderr.write(f"{one.name}{long}\n")
+        say(f"{one.name}{long}")
         try:
             yield _checked(one)
         except Interrupted:
@@ -93,7 +92,7 @@ def _at_once(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Outc
             failed = {run: failures[path] for run, path in one.directories.items() if path in failures}
             seeds = {run: Run.open(path).seeds for run, path in one.directories.items() if run not in failed}
             outcome = _outcome(one, seeds, failed)
-            sys.stderr.write(f"{one.name}: {outcome.verdict}; {counted(len(undecided), 'claim')} left\n")
+            say(f"{one.name}: {outcome.verdict}; {counted(len(undecided), 'claim')} left")
             yield outcome
 
     yield from decided()

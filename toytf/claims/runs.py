@@ -1,6 +1,5 @@
 """The runs of claims, several at a time: what is left to run, the longest first, and how long it will take."""
 
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from toytf.config.plugins import ExperimentConfig
 from toytf.engines import EngineOptions, Job, JobLost, run_jobs
 from toytf.errors import RunFailed, SystemRefused, UserError
 from toytf.runs.provenance import Origin
-from toytf.words import counted
+from toytf.words import counted, say
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,12 @@ def finish_runs(runs: Sequence[ClaimRun], options: EngineOptions) -> Ending:
         for n_ended, ended in enumerate(ending, 1):
             run, error = by_name[ended.job.name], ended.error
             if isinstance(error, UserError | SystemRefused | JobLost):
-                sys.stderr.write(ended.traceback)
+                say(ended.traceback.rstrip())
                 raise error
             left.ended(run.minutes, ended.seconds / 60)
             how = "failed" if error is not None else "done"
             rest = f"{counted(len(runs) - n_ended, 'run')} left" + (f", {left}" if n_ended < len(runs) else "")
-            sys.stderr.write(f"{run.name} {how} after {ended.seconds:.0f} s; {rest}\n")
+            say(f"{run.name} {how} after {ended.seconds:.0f} s; {rest}")
             yield run, error if isinstance(error, RunFailed) else None
 
 

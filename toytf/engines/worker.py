@@ -19,7 +19,9 @@ Message = tuple[str, str, bytes]
 
 def main() -> None:
     """Do jobs until the parent closes our standard input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # while it waits; a job handles the interrupt that asks it to stop
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the parent decides; a job handles the interrupt that asks it to stop
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     jobs, outcomes = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

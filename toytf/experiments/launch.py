@@ -15,6 +15,7 @@ from toytf.config.footprint import check_memory, free_memory
 from toytf.config.plugins import ExperimentConfig, implementation, lies_in_run, load_config
 from toytf.config.sections import digest
 from toytf.errors import Interrupted, RunFailed, SystemRefused, ToytfError, UserError, reason
+from toytf.files import remove_temporary
 from toytf.runs import Run
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin, add_start, origin_of
@@ -154,6 +155,7 @@ def _begun(
     with _failures(directory), _made(directory), locked(directory):
         is_new = not Run(directory).config_file.exists()
         started = Run.start(directory, config, resume=resume)
+        remove_temporary(directory, started.checkpoints, started.figures)
         try:
             if not started.finished:
                 add_start(directory, origin, getattr(config, "device", None))

@@ -17,7 +17,6 @@ factors of the grid; one that is None is left out of it.
 """
 
 import math
-import sys
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -51,7 +50,7 @@ from toytf.runs.rows import MetricsFile, Row, read_rows
 from toytf.runs.tracking import WandbMirror
 from toytf.stopping import check_stop, stop_on_interrupt
 from toytf.tidy import last_of_each, tidy
-from toytf.words import counted
+from toytf.words import counted, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,7 +207,7 @@ class Study(Experiment, Generic[C]):
                     if isinstance(ended.error, UserError):
                         raise UserError(f"{name}: {ended.error}")
                     if ended.error is not None:
-                        sys.stderr.write(ended.traceback)
+                        say(ended.traceback.rstrip())
                         raise ended.error
                     for found in ended.result:
                         self._record(found, run, metrics, before)

@@ -6,7 +6,6 @@ is one JSON text in the page.
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -29,7 +28,7 @@ from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
 from toytf.runs import Run, TrainedRun
 from toytf.timing import spent_on
-from toytf.words import counted, listed
+from toytf.words import counted, listed, say
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -82,7 +81,7 @@ def write_report_at_the_end(run: Run) -> None:
         raise
     except Exception as error:
         why = shortened(f"{type(error).__name__}: {error}")
-        sys.stderr.write(f"toytf: the page could not be drawn ({why}); all results of {run.directory} are there\n")
+        say(f"toytf: the page could not be drawn ({why}); all results of {run.directory} are there")
 
 
 def render(runs: Sequence[tuple[Run, dict[str, Any]]]) -> str:

@@ -1,13 +1,12 @@
 """The terminal: a progress line while a run goes on, a table when it has ended."""
 
-import sys
 import textwrap
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Self, cast
 
 from rich import box
 from rich.console import Console
@@ -28,7 +27,7 @@ from toytf.report.headlines import short_table
 from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
 from toytf.timing import told
-from toytf.words import counted
+from toytf.words import Stderr, counted, say
 
 if TYPE_CHECKING:
     from toytf.runs import Run
@@ -48,7 +47,7 @@ class _Progress(ABC):
     """Bars on a terminal; elsewhere, such as in a log file, a line now and then. One within another says nothing."""
 
     def __init__(self, *columns: ProgressColumn) -> None:
-        console = Console(stderr=True)
+        console = Console(file=cast("IO[str]", Stderr()))
         bars = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), *columns)
         self._bars = Progress(*bars, console=console, disable=not console.is_terminal)
         self._ended = threading.Event()
@@ -77,8 +76,7 @@ class _Progress(ABC):
     def _say(self, text: str) -> None:
         """A line for those who see no bars."""
         if self._speaker is not None:
-            sys.stderr.write(f"{one_line(text)}\n")
-            sys.stderr.flush()
+            say(one_line(text))
 
     @abstractmethod
     def _status(self) -> str:

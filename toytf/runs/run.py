@@ -1,12 +1,11 @@
 """The run directory: the only state. Resuming, inspecting, comparing and claims all read it."""
 
+import contextlib
 import importlib
 import json
+import os
 import shlex
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -22,12 +21,17 @@ from toytf.runs.provenance import PROVENANCE, Provenance, read_provenance
 from toytf.runs.rows import COLUMNS, read_columns, read_rows
 from toytf.runs.summary import by_seed, summarise
 from toytf.tidy import tidy
+from toytf.words import say
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from toytf.runs.trained import TrainedRun
 
+
+_FILES = ("metrics.jsonl", COLUMNS, "timing.json", PROVENANCE, "summary.json", "report.html")
+_FOLDERS = ("checkpoints", "figures")
+"""What a run writes besides its config: a new one begins where none of these is."""
 
 R = TypeVar("R", bound="Run")
 C = TypeVar("C", bound="_Copied")
@@ -61,7 +65,7 @@ class Run:
         self.directory = Path(directory)
         self._read: dict[str, Any] | None = None
 
-    @contextmanager
+    @contextlib.contextmanager
     def read_once(self) -> Iterator[None]:
         """Until its end, history, columns, table, seeds and summary are read once; one within another is part of it."""
         outermost = self._read is None
@@ -100,18 +104,15 @@ class Run:
             if not known.exist and not run.finished:  # it was removed, as its own message advises: begin it again
                 known[run.config_file.name] = sha256(read_bytes(run.config_file))
             return run._as_configured()
-        if any(path.exists() for path in (run.metrics_file, run.checkpoints, run.summary_file)):
-            raise UserError(f"{directory} holds parts of a run but no config.yaml: choose another --out")
         content, beside = configs.dump(config).encode(), config.files()
-        for name, file in beside.items():
+        first = {**beside, checksums.NAME: _as_json({run.config_file.name: sha256(content)})}
+        for name in (*_FILES, *_FOLDERS, *first):
             path = run.directory / name
-            if path.exists() and read_bytes(path) != file:
+            left = name in first and path.is_file() and read_bytes(path) == first[name]  # by a start that was killed
+            if os.path.lexists(path) and not left:
                 raise UserError(f"{path} already exists and does not belong to this run: choose another --out")
-        for name, file in beside.items():
+        for name, file in first.items():
             write_atomic(run.directory / name, file)
-        for name in (checksums.NAME, PROVENANCE):  # of an earlier run
-            (run.directory / name).unlink(missing_ok=True)
-        Checksums(run.directory)[run.config_file.name] = sha256(content)
         write_atomic(run.config_file, content)  # last: its presence means that the run can be resumed
         return run._as_configured()
 
@@ -164,13 +165,12 @@ class Run:
         training = getattr(config, "train", None) if config.trains_model else None  # rows of a study are whole cases
         at_start = steps == {0} and all("-step000000." in path.name for path in saved)
         if nothing or (at_start and training is not None and training.steps and not diverged):
-            names = ("config.yaml", checksums.NAME, "metrics.jsonl", COLUMNS, "timing.json", PROVENANCE)
-            for path in (*saved, *(self.directory / name for name in (*names, *config.files()))):
+            names = (self.config_file.name, checksums.NAME, *_FILES, *config.files())
+            for path in (*saved, *self.figures.glob("*.json"), *(self.directory / name for name in names)):
                 path.unlink(missing_ok=True)
-            if self.checkpoints.is_dir():
-                self.checkpoints.rmdir()
-            if self.figures.is_dir():
-                shutil.rmtree(self.figures)
+            for name in _FOLDERS:
+                with contextlib.suppress(OSError):  # there is none, or somebody has put something there meanwhile
+                    (self.directory / name).rmdir()
 
     @property
     def name(self) -> str:
@@ -342,7 +342,7 @@ class Run:
         """Add to the times in timing.json: those of a run that was resumed sum up."""
         timing = self.timing
         if timing is None:
-            sys.stderr.write(f"toytf: {self._timing_file} was damaged: earlier timings of this run are lost\n")
+            say(f"toytf: {self._timing_file} was damaged: earlier timings of this run are lost")
             timing = {}
         write_atomic(self._timing_file, _as_json(timing | {k: timing.get(k, 0.0) + s for k, s in seconds.items()}))
 
