@@ -149,7 +149,7 @@ def test_parts_of_another_run_are_not_taken_for_its_own(config: Path, uninterrup
     (out / "config.yaml").unlink()
     ended = subprocess.run([COMMAND, "run", config, "--out", out], check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "parts of a run" in ended.stderr
+    assert "already exists, without the config.yaml of a run beside it: choose another --out" in ended.stderr
 
 
 def test_the_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
