@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toytf import theory
 from toytf.holder import memories
-from toytf.models.transformer import Slot, ToyTransformer
+from toytf.models.transformer import Kept, Slot, ToyTransformer
 from toytf.sharing import shared
 from toytf.task import Batch
 
@@ -97,15 +97,9 @@ def _anisotropy(W: Float[Tensor, "d d"]) -> float:
 
 def _attention(model: ToyTransformer, batch: Batch) -> Float[Tensor, "batch query key"]:
     """The attention of layer 1, as the model has learned it."""
-    seen: list[Tensor] = []
-
-    def keep(name: str, value: Tensor) -> Tensor:
-        if name == "blocks.0.attn.hook_pattern":
-            seen.append(value)
-        return value
-
-    model.stream(batch.tokens, keep, stop=1)
-    return seen[0][:, 0]
+    kept = Kept("blocks.0.attn.hook_pattern")
+    model.stream(batch.tokens, kept, stop=1)
+    return kept["blocks.0.attn.hook_pattern"][:, 0]
 
 
 def _hebbian_attention(

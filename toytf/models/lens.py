@@ -50,7 +50,7 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         self._mirror(model)
         for name in hook_shapes(model):
             parent, _, leaf = name.rpartition(".")
-            self.get_submodule(parent).add_module(leaf, HookPoint())
+            self.get_submodule(parent).add_module(leaf, _HookPoint())
         config = model.config
         feed_forward = next(filter(None, map(model.feed_forward, range(config.n_layers))), None)
         self.cfg = SimpleNamespace(
@@ -221,6 +221,14 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
     def _reading(self, name: str) -> Float[Tensor, "layer head d_in d_out"]:
         found = ((block, getattr(block.attn, name)) for block in self.blocks)
         return torch.stack([block.ln1.w[:, None] * W if hasattr(block, "ln1") else W for block, W in found])
+
+
+class _HookPoint(HookPoint):  # type: ignore[misc]
+    """A HookPoint whose hooks may edit in place even where gradients are hooked."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The identity; torch lets nobody edit what comes from its own hooks on gradients, but a copy of it."""
+        return x.clone() if self._backward_hooks else x
 
 
 class _Normalized(nn.Module):

@@ -1,7 +1,8 @@
 """The toy transformer: one readable module with TransformerLens' parameter names and one forward.
 
-Every activation passes through `hook(name, value)`, which is the identity in training. `toytf.models.lens` binds the
-same forward to TransformerLens' HookPoints. Matrices act from the right, x @ W, as TransformerLens has them.
+Every activation passes through `hook(name, value)`, which is the identity in training; a hook of the whole model may
+edit the value in place. `toytf.models.lens` binds the same forward to TransformerLens' HookPoints. Matrices act from
+the right, x @ W, as TransformerLens has them.
 """
 
 import math
@@ -20,11 +21,28 @@ from toytf.models.distributions import draw_vectors, draw_weights, sinusoidal
 from toytf.models.fast_options import fast_paths
 
 Hook = Callable[[str, Tensor], Tensor]
+"""From the name of an activation and its value to the value that the forward goes on with."""
+Edit = Callable[[str, Tensor], Tensor | None]
+"""A hook that may edit the value in place, and then need not return it."""
 
 
 def no_hook(name: str, value: Tensor) -> Tensor:
     """The identity: what training uses."""
     return value
+
+
+class Kept(dict[str, Tensor]):
+    """A hook that only reads: it keeps the named activations and leaves the forward as it is."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """Keep a copy, as the value itself can be a view of a weight."""
+        if name in self.names:
+            self[name] = value.clone()
+        return value
 
 
 @dataclass(frozen=True)
@@ -254,18 +272,18 @@ class ToyTransformer(nn.Module):
         return part
 
     def forward(
-        self, tokens: Int[Tensor, "batch position"], hook: Hook = no_hook, last: int | None = None
+        self, tokens: Int[Tensor, "batch position"], hook: Edit = no_hook, last: int | None = None
     ) -> Float[Tensor, "batch query output"]:
-        """Logits at every position, or at the last few; `hook` sees and may replace every named activation."""
+        """Logits at every position, or at the last few; `hook` sees and may change every named activation."""
         x = self.stream(tokens, hook, last)
         if self.ln_final is not None:
-            x = self.ln_final(x, _within("ln_final", hook))
+            x = self.ln_final(x, _within("ln_final", _on_copies(hook)))
         return x @ self.unembed.W_U
 
     def stream(
         self,
         tokens: Int[Tensor, "batch position"],
-        hook: Hook = no_hook,
+        hook: Edit = no_hook,
         last: int | None = None,
         stop: int | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
@@ -273,28 +291,23 @@ class ToyTransformer(nn.Module):
 
         Only the last layer leaves the other positions out, as the earlier ones need them as keys.
         """
-        x = hook("hook_embed", self.embed.W_E[tokens])
+        own = _on_copies(hook)
+        x = own("hook_embed", self.embed.W_E[tokens])
         if self.pos_embed is not None:
-            x = x + hook("hook_pos_embed", self.pos_embed.W_pos[: tokens.shape[1]].expand_as(x))
+            x = x + own("hook_pos_embed", self.pos_embed.W_pos[: tokens.shape[1]].expand_as(x))
         first = 0 if last is None else max(0, tokens.shape[1] - last)
         for layer, block in enumerate(self.blocks):
             if layer == stop:
                 break
-            x = block(x, _within(f"blocks.{layer}", hook), first if layer == self.config.n_layers - 1 else 0)
+            x = block(x, _within(f"blocks.{layer}", own), first if layer == self.config.n_layers - 1 else 0)
         return x
 
     def observe(
         self, tokens: Int[Tensor, "batch position"], *names: str, last: int | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits, and the named activations of the same forward (only those are kept)."""
-        seen: dict[str, Tensor] = {}
-
-        def keep(name: str, value: Tensor) -> Tensor:
-            if name in names:
-                seen[name] = value
-            return value
-
-        return self(tokens, keep, last), seen
+        kept = Kept(*names)
+        return self(tokens, kept, last), kept
 
     def W_KQ(self, layer: int) -> Float[Tensor, "head d_model d_model"]:
         """Score of query x on key y before scaling is xᵀ W_KQ y: W_Q W_Kᵀ, or W_Kᵀ when joint."""
@@ -335,6 +348,19 @@ class ToyTransformer(nn.Module):
         holder.copy_(attn.scale * W.T if slot.part == "KQ" else W)
         if factor is not None:
             factor.copy_(torch.eye(self.config.d_model, device=self.device))
+
+
+def _on_copies(hook: Edit) -> Hook:
+    """Let a hook edit in place: the value itself can be a view of a weight or another activation, too."""
+    if hook is no_hook or isinstance(hook, Kept):
+        return hook
+
+    def on_copy(name: str, value: Tensor) -> Tensor:
+        own = value.clone()
+        edited = hook(name, own)
+        return own if edited is None else edited
+
+    return on_copy
 
 
 def _within(module: str, hook: Hook) -> Hook:
