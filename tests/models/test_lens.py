@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformer_lens import FactoredMatrix
 
 from tests.models.toys import SHAPES, D, N, T, build, some_tokens
@@ -39,6 +40,38 @@ def test_text_is_refused_for_want_of_a_tokenizer(text: Any):
         HookedToyTransformer(build({}))(text)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "sentence"),
+    [
+        ([0, -1], f"token -1: this model has the tokens 0 to {N - 1}"),
+        ([0, N], f"token {N}: this model has the tokens 0 to {N - 1}"),
+        (torch.ones(2, 3), f"tokens of type torch.float32: ids are whole numbers, 0 to {N - 1}"),
+        ([True, False], f"tokens of type torch.bool: ids are whole numbers, 0 to {N - 1}"),
+        ([[1, 2], [1]], r"\[\[1, 2\], \[1\]\]: give token ids, as one sequence or as sequences of equal length"),
+        ([], r"\[\]: give token ids"),
+        (3, rf"tokens of shape \(\): this model takes sequences of 1 to {T} tokens, one or a batch of equal length"),
+        ([0] * (T + 1), rf"tokens of shape \(1, {T + 1}\): this model takes sequences of 1 to {T} tokens"),
+    ],
+)
+def test_what_is_no_sequence_of_tokens_is_refused_in_a_sentence(tokens: Any, sentence: str):
+    lens = HookedToyTransformer(build({}))
+    for ask in (lens, lens.run_with_cache, lens.run_with_hooks, lens.to_tokens):
+        with pytest.raises(UserError, match=f"^{sentence}"):
+            ask(tokens)
+
+
+def test_bytes_are_token_ids_too(lens: HookedToyTransformer):
+    assert torch.equal(lens(some_tokens().byte()), lens(some_tokens()))
+
+
+@pytest.mark.parametrize("output", [-1, 11])
+def test_an_output_that_there_is_not_has_no_direction(output: int):
+    lens = HookedToyTransformer(build({}, n_outputs=11))
+    assert torch.equal(lens.tokens_to_residual_directions(10), lens.W_U[:, 10])
+    with pytest.raises(UserError, match=f"^output {output}: this model has the outputs 0 to 10$"):
+        lens.tokens_to_residual_directions(output)
+
+
 def test_a_change_of_the_model_shows_in_the_view(model: ToyTransformer, lens: HookedToyTransformer):
     with torch.no_grad():
         model.unembed.W_U.mul_(2)
@@ -65,6 +98,25 @@ def test_moving_the_view_moves_the_model_it_runs():
 
 
 # Weights
+
+
+def test_a_parameter_that_is_replaced_in_the_view_is_replaced_in_the_model(
+    model: ToyTransformer, lens: HookedToyTransformer
+):
+    lens.blocks[1].attn.W_O = nn.Parameter(torch.zeros_like(model.attention(1).W_O))
+    _, cache = lens.run_with_cache(some_tokens(), names_filter="blocks.1.hook_attn_out")
+    assert cache["attn_out", 1].eq(0).all()
+    assert torch.equal(lens(some_tokens()), model(some_tokens()))
+    assert model.attention(1).W_O is lens.blocks[1].attn.W_O
+    lens.load_state_dict({name: 0 * value for name, value in model.state_dict().items()}, assign=True)
+    assert model(some_tokens()).eq(0).all()
+
+
+@pytest.mark.parametrize(("name", "holder"), [("W_Q", "W_K"), ("W_V", "W_O")])
+def test_the_identity_before_a_joint_matrix_cannot_be_replaced(name: str, holder: str):
+    lens = HookedToyTransformer(build(SHAPES["joint"]))
+    with pytest.raises(UserError, match=f"^{name}: this model has none, .*: change {holder}"):
+        setattr(lens.blocks[0].attn, name, nn.Parameter(torch.zeros(1, D, D)))
 
 
 def test_a_separate_output_vocabulary_is_declared():

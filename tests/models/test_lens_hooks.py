@@ -1,5 +1,6 @@
 """Hooks, parameters and caches under the names of TransformerLens, and what a hook changes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from transformer_lens import ActivationCache
 
 from tests.models.toys import SHAPES, B, D, H, N, T, build, some_tokens
+from toytf.errors import UserError
 from toytf.models import HookedToyTransformer, ToyTransformer
 from toytf.models.lens import hook_shapes
 from toytf.randomness import generator
@@ -87,6 +89,26 @@ def test_names_filter_keeps_only_what_it_names(lens: HookedToyTransformer):
     _, plain = lens.run_with_cache(some_tokens(), return_cache_object=False, names_filter="hook_embed")
     assert type(plain) is dict
     assert set(plain) == {"hook_embed"}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda lens, name: lens.run_with_cache(some_tokens(), names_filter=name),
+        lambda lens, name: lens.run_with_cache(some_tokens(), names_filter=["hook_embed", name]),
+        lambda lens, name: lens.add_caching_hooks(name),
+        lambda lens, name: lens.add_hook(name, print),
+        lambda lens, name: lens.add_perma_hook(name, print),
+        lambda lens, name: lens.run_with_hooks(some_tokens(), fwd_hooks=[(name, print)]),
+        lambda lens, name: lens.hooks(bwd_hooks=[(name, print)]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "meant"), [("blocks.0.attn.hook_patern", "blocks.0.attn.hook_pattern"), ("embed", "hook_embed")]
+)
+def test_a_name_that_no_activation_has_is_refused_with_the_nearest(ask: Callable[..., Any], name: str, meant: str):
+    with pytest.raises(UserError, match=f'^{name}: no activation has this name: did you mean "{meant}"'):
+        ask(HookedToyTransformer(build({})), name)
 
 
 def test_the_batch_axis_of_one_sequence_can_be_dropped(lens: HookedToyTransformer):

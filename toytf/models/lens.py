@@ -5,6 +5,7 @@ Importing this imports transformer_lens, which takes seconds; training does not 
 
 import inspect
 import re
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities import lm_cross_entropy_loss
 
-from toytf.errors import UserError, nearest
+from toytf.errors import UserError, nearest, shortened
 from toytf.models.transformer import LayerNorm, ToyTransformer, normalized
 
 
@@ -83,11 +84,10 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         for path, module in model.named_modules():
             if path:
                 parent, _, leaf = path.rpartition(".")
-                copy = _Normalized() if isinstance(module, LayerNorm) else nn.Module()
+                copy: nn.Module = _Normalized() if isinstance(module, LayerNorm) else _Part()
                 copy = nn.ModuleList() if isinstance(module, nn.ModuleList) else copy
                 self.get_submodule(parent).add_module(leaf, copy)
-                for name, parameter in module.named_parameters(recurse=False):
-                    copy.register_parameter(name, parameter)
+                copy._parameters = module._parameters  # one dict: a parameter that is replaced is so for both
         identity = torch.eye(model.config.d_model, device=model.device, dtype=model.embed.W_E.dtype)
         identity = identity.expand(model.config.attention.n_heads, -1, -1)
         for block in self.blocks:
@@ -162,21 +162,70 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
             return output, cache
         return output, ToyCache(cache, self, has_batch_dim=not remove_batch_dim)
 
+    def get_caching_hooks(self, names_filter: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """What `run_with_cache` adds; every name must be that of an activation."""
+        self._require_hooks(names_filter if isinstance(names_filter, list) else [names_filter])
+        return super().get_caching_hooks(names_filter, *args, **kwargs)
+
+    def add_caching_hooks(self, names_filter: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Cache in every forward from now on; every name must be that of an activation."""
+        self._require_hooks(names_filter if isinstance(names_filter, list) else [names_filter])
+        return super().add_caching_hooks(names_filter, *args, **kwargs)
+
+    def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
+        """Hook one activation, or those of which a function of their names says so."""
+        self._require_hooks([name])
+        super().add_hook(name, *args, **kwargs)
+
+    def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = (), *args: Any, **kwargs: Any) -> Any:
+        """A context with hooks, as `run_with_hooks` has it; every name must be that of an activation."""
+        fwd_hooks, bwd_hooks = [*fwd_hooks], [*bwd_hooks]
+        self._require_hooks(name for name, _ in fwd_hooks + bwd_hooks)
+        return super().hooks(fwd_hooks, bwd_hooks, *args, **kwargs)
+
+    def _require_hooks(self, names: Iterable[Any]) -> None:
+        for name in names:
+            if isinstance(name, str) and name not in self.hook_dict:
+                raise UserError(f"{shortened(name)}: no activation has this name: {nearest(name, self.hook_dict)}")
+
     def to_tokens(self, tokens: Any) -> Int[Tensor, "batch position"]:
         """Token ids as a batch of sequences, from one or from a list of equal length; toys have no tokenizer."""
-        if isinstance(tokens, str) or (isinstance(tokens, list) and any(isinstance(token, str) for token in tokens)):
-            raise UserError(f"{tokens!r}: a toy model has no tokenizer: give token ids, such as run.batch(n).tokens")
-        found = torch.stack([*map(torch.as_tensor, tokens)]) if isinstance(tokens, list) else torch.as_tensor(tokens)
-        found = found.to(self.cfg.device)
-        return found if found.ndim > 1 else found[None]
+        found = self._ids(tokens, "token", self.cfg.d_vocab)
+        found = found[None] if found.ndim == 1 else found
+        if found.ndim != 2 or not 0 < found.shape[1] <= self.cfg.n_ctx:
+            raise UserError(
+                f"tokens of shape {tuple(found.shape)}: this model takes sequences of 1 to {self.cfg.n_ctx} tokens, "
+                "one or a batch of equal length"
+            )
+        return found
 
     def to_single_token(self, token: int) -> int:
         """The id itself; toys have no tokenizer."""
-        return int(token)
+        return int(self._ids(token, "token", self.cfg.d_vocab))
 
     def tokens_to_residual_directions(self, tokens: Any) -> Float[Tensor, "*batch d_model"]:
         """The output vectors u_y of tokens, as columns of W_U."""
-        return self.W_U.T[torch.as_tensor(tokens, device=self.cfg.device)]
+        return self.W_U.T[self._ids(tokens, "output", self.cfg.d_vocab_out)]
+
+    def _ids(self, given: Any, what: str, n: int) -> Int[Tensor, "..."]:
+        """Whole numbers from 0 to n − 1, as a tensor."""
+        if isinstance(given, str) or (isinstance(given, list) and any(isinstance(one, str) for one in given)):
+            raise UserError(
+                f"{shortened(repr(given))}: a toy model has no tokenizer: give token ids, such as run.batch(n).tokens"
+            )
+        try:
+            ids = torch.stack([*map(torch.as_tensor, given)]) if isinstance(given, list) else torch.as_tensor(given)
+        except (RuntimeError, TypeError, ValueError):
+            raise UserError(
+                f"{shortened(repr(given))}: give {what} ids, as one sequence or as sequences of equal length"
+            ) from None
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise UserError(f"{what}s of type {ids.dtype}: ids are whole numbers, 0 to {n - 1}")
+        ids = ids.to(self.cfg.device, torch.long)
+        for end in map(int, ids.aminmax() if ids.numel() else ()):
+            if not 0 <= end < n:
+                raise UserError(f"{what} {end}: this model has the {what}s 0 to {n - 1}")
+        return ids
 
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
@@ -229,6 +278,19 @@ class _HookPoint(HookPoint):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """The identity; torch lets nobody edit what comes from its own hooks on gradients, but a copy of it."""
         return x.clone() if self._backward_hooks else x
+
+
+class _Part(nn.Module):
+    """A part of the view: it holds the parameters of the model's, and its own HookPoints."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what would have no effect: the model has no matrix where the view shows the identity."""
+        if name in self.__dict__.get("_buffers", ()):
+            joint, holder = {"W_Q": ("W_KQ", "W_K"), "W_V": ("W_OV", "W_O")}[name]
+            raise UserError(
+                f"{name}: this model has none, since {joint} is one matrix: change {holder}, which holds it"
+            )
+        super().__setattr__(name, value)
 
 
 class _Normalized(nn.Module):
