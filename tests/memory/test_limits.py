@@ -28,6 +28,16 @@ def test_both_limits_agree_at_capacity():
     assert limits.at_values == pytest.approx(limits.own_values, rel=0.01)
 
 
+def test_pairs_with_own_values_bring_more_values_and_pairs_that_share_them_do_not():
+    """d = 128, 65 values: p δ(p) = d² at p = 1,813, δ = 9.04; p δ(65) = 64 d at p = 1,942, δ = 4.22."""
+    association = pairs(65, 128)
+    twice = Association(torch.randn(130, 128), association.values, association.targets.repeat(2))
+    for stored, expected in ((association, 128**2 / 9.04), (twice, 128 * 64 / 4.22)):
+        limits = matrix_limits(stored)
+        assert limits is not None
+        assert limits.of(stored) == pytest.approx(expected, rel=0.01)
+
+
 def test_a_limited_rank_keeps_its_energy():
     """ω²(1/2) = .894."""
     full, half = (matrix_limits(pairs(100, 32), rank) for rank in (None, 16))

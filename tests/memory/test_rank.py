@@ -1,9 +1,11 @@
 """What a matrix of limited rank is found to store."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from tests.memory.problems import double, exact_capacity, mapped, pairs
+from tests.memory.problems import double, exact_capacity, mapped, margin_of, pairs
 from toytf.memory import (
     Association,
     AssociationStream,
@@ -26,8 +28,7 @@ def assert_stores(decision: Decision, association: Association, rank: int) -> No
     rivals = scores.scatter(1, association.targets[:, None], -torch.inf)
     assert bool((right > rivals).all())
     s = torch.linalg.svdvals(W)
-    # W is rounded to the dtype of the keys: singular values beyond the rank are rounding, not exactly 0.
-    assert float(s[rank:].sum()) < 1e-4 * float(s[0])
+    assert int(torch.linalg.matrix_rank(W)) == rank  # W is a product of float64 factors, whatever the keys are
     assert float(s[rank - 1]) > 1e-3 * float(s[0])
 
 
@@ -154,11 +155,15 @@ def test_the_same_question_has_the_same_answer():
     assert one.iterations == other.iterations
 
 
-def test_float64_keys_give_a_float64_matrix():
-    association = pairs(20, 12)
-    exact = Association(association.keys.double(), association.values.double(), association.targets)
-    assert decide_rank(exact, 4).W.dtype is torch.float64
-    assert decide_rank(association, 4).W.dtype is torch.float32
+@pytest.mark.parametrize("search", [decide_rank, maximise_margin_rank])
+def test_the_matrix_that_is_given_has_the_margin_that_is_given(search: Any):
+    """In float64, whatever the keys are: rounded to float32 a product of rank 3 has full rank."""
+    association = pairs(24, 12)
+    for given in (association, double(association)):
+        decision = search(given, 3)
+        assert decision.W.dtype is torch.float64
+        assert_stores(decision, given, 3)
+        assert decision.margin_lower == pytest.approx(margin_of(given, decision.W.numpy()), rel=1e-9)
 
 
 # The largest margin of a rank

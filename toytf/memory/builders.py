@@ -112,12 +112,13 @@ def max_margin(inputs: RuleInputs) -> Tensor:
 def low_rank_optimum(inputs: RuleInputs) -> Trained:
     """The first matrix found of a rank that stores every pair, or the best one, whose recall counts as 0."""
     found = rank.decide_rank(inputs.association, inputs.width, iterations=inputs.rank_iterations)
-    return Trained(found.W, float(found.status is Status.FEASIBLE), found.iterations)
+    return Trained(found.W.to(inputs.association.keys), float(found.status is Status.FEASIBLE), found.iterations)
 
 
 def low_rank_max_margin(inputs: RuleInputs) -> Tensor:
     """The matrix of a rank with the largest margin found."""
-    return rank.maximise_margin_rank(inputs.association, inputs.width, iterations=inputs.rank_iterations).W
+    found = rank.maximise_margin_rank(inputs.association, inputs.width, iterations=inputs.rank_iterations)
+    return found.W.to(inputs.association.keys)
 
 
 # Trained

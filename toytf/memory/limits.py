@@ -34,6 +34,10 @@ class Limits(NamedTuple):
     own_values: float
     """Every pair has a value of its own."""
 
+    def of(self, association: Association) -> float:
+        """What applies if more pairs come as those of an association do: with values of their own, or sharing them."""
+        return self.own_values if is_injective(association) else self.at_values
+
 
 def matrix_limits(association: Association, rank: int | None = None) -> Limits | None:
     """The limits of a matrix of this shape and rank; None if a key has no rival.
@@ -81,7 +85,7 @@ def best_matrices(
     if rank is None:
         found["max_margin"] = _largest_margin(association, iterations, quick=quick)
     else:
-        found["max_margin"] = decide_rank(association, rank, iterations=min(iterations, FEW)).W
+        found["max_margin"] = decide_rank(association, rank, iterations=min(iterations, FEW)).W.to(association.keys)
         found = {name: _cut(W, rank) for name, W in found.items()}
     if not quick and not bool(association.recalled(found["max_margin"]).all()):
         trained = train_matrix(association, generator(0, "limits"), rank, steps=iterations)
@@ -126,7 +130,7 @@ def store_easiest(
             decide(StorageProblem.of(some), iterations=iterations)[0] if rank is None else decide_rank(some, rank)
         )
         fit, too_many = (n, too_many) if decision.status is Status.FEASIBLE else (fit, n)
-        W = decision.W if rank is None else _cut(decision.W, rank)
+        W = decision.W if rank is None else _cut(decision.W.to(first), rank)
         recalled = int(association.recalled(W).sum())
         best, most = (W, recalled) if recalled > most else (best, most)
     return best
@@ -149,6 +153,12 @@ def competing(association: Association) -> int:
     if association.candidates is None:
         return len(association.values)
     return round(float(association.candidates.sum(1).float().mean()))
+
+
+def is_injective(association: Association) -> bool:
+    """Has every pair a value of its own, so that more pairs would bring more values? All values compete."""
+    n, m = len(association.targets), len(association.values)
+    return association.candidates is None and n == m == len(torch.unique(association.targets))
 
 
 def different_keys(association: Association) -> int:

@@ -31,8 +31,9 @@ ANNEALING = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
 def decide_rank(association: Association, rank: int, *, iterations: int = 600) -> Decision:
     """Look for a matrix of the given rank that stores an association, by L-BFGS on its factors.
 
-    Starts from the best approximation of the Hebbian matrix by one of that rank. FEASIBLE carries the matrix; otherwise
-    UNKNOWN, or INFEASIBLE if not even a full matrix can store it.
+    Starts from the best approximation of the Hebbian matrix by one of that rank. FEASIBLE carries the matrix, in
+    float64 whatever the keys are: rounded further it would have full rank. Otherwise UNKNOWN, or INFEASIBLE if there
+    is a certificate that not even a full matrix stores it with a margin above 0.01.
     """
     d_out, d_in = association.values.shape[1], association.keys.shape[1]
     rank_fits(rank, d_in, d_out)
@@ -50,7 +51,7 @@ def decide_rank(association: Association, rank: int, *, iterations: int = 600) -
         lower = float(lower_bound(exact, W[None]))
         status = Status.FEASIBLE if lower > 0 else Status.UNKNOWN
         if lower > best.margin_lower:
-            best = Decision(status, W.to(association.keys), lower, full.margin_upper, steps)
+            best = Decision(status, W, lower, full.margin_upper, steps)
         if lower > 0:
             break
     return replace(best, iterations=steps)
@@ -72,7 +73,7 @@ def maximise_margin_rank(association: Association, rank: int, *, iterations: int
     (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
     kappa = max(maximal_margin(n, d_in, d_out, n_values=m, rank=rank), 0.1)
     scale = float(exact.keys.square().mean() * exact.values.square().mean())  # of squared scores, for |W|_F = 1
-    U, s, Vh = torch.linalg.svd(best.W.double() / (kappa * math.sqrt(scale) * best.W.double().norm()))
+    U, s, Vh = torch.linalg.svd(best.W / (kappa * math.sqrt(scale) * best.W.norm()))
     factors = torch.cat([U[:, :rank], Vh[:rank].T]) * s[:rank].sqrt()
     for multiple in ANNEALING:
         decay = multiple * kappa**2 * d_in * d_out / 300 * scale
@@ -80,7 +81,7 @@ def maximise_margin_rank(association: Association, rank: int, *, iterations: int
         W, steps = factors[:d_out] @ factors[d_out:].T, steps + taken
         lower = float(lower_bound(exact, W[None]))
         if lower > best.margin_lower:
-            best = Decision(Status.FEASIBLE, W.to(association.keys), lower, best.margin_upper, steps)
+            best = Decision(Status.FEASIBLE, W, lower, best.margin_upper, steps)
     return replace(best, iterations=steps)
 
 

@@ -41,7 +41,9 @@ class Status(StrEnum):
     """What is known about storage."""
 
     FEASIBLE = "feasible"
+    """A matrix stores all pairs."""
     INFEASIBLE = "infeasible"
+    """There is a certificate that none does with a margin above the tolerance, 0.01 unless another is given."""
     UNKNOWN = "unknown"
 
 

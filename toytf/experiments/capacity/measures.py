@@ -19,8 +19,8 @@ STORED = Group(
     ),
     meanings=(
         ("*/feasible", "Largest number of pairs that was found to be stored: the lower end of the search."),
-        ("*/infeasible", "Smallest number of pairs that no matrix stores, by a certificate or as far as the solver can "
-         "tell: the upper end of the search."),
+        ("*/infeasible", "Smallest number of pairs that no matrix stores with a margin above 0.01, by a certificate or "
+         "as far as the solver can tell: the upper end of the search."),
         ("*/not_found", "Smallest number of pairs for which no memory was found, which does not prove that there is "
          "none: the upper end of the search."),
         ("trained_mlp*", "Pairs that trained hidden units store at this dimension d and width m; theory is a line that "
