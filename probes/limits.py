@@ -4,7 +4,8 @@
     ideal      the most that a matrix of `best_matrices` recalls on the same vectors at the same rank: all pairs, as
                long as these can be stored
     limit      p_c, how many pairs of random vectors some matrix of this shape and rank recalls without an error
-               (Giorlandino, Goldt, Maillard 2026; derived)
+               (Giorlandino, Goldt, Maillard 2026; derived): each with a value of its own where the pairs of the memory
+               have one, else among its values; none where any number fits (`Memory.unlimited`)
 
 Learned vectors are not random, and p_c is about recalling all pairs: of more pairs than that a matrix may recall more
 than p_c, with errors among the others.
@@ -22,7 +23,7 @@ from probes.limits_figures import Details, filled_bars
 from probes.matrices import worst_pairs
 from toytf.holder import Holder, by_name, is_finite
 from toytf.measurement import Group, Headline, Measurement
-from toytf.memory.limits import Limits, best_matrices, competing, matrix_limits
+from toytf.memory.limits import Limits, best_matrices, competing, is_injective, matrix_limits
 from toytf.memory.measures import (
     UTILISATION,
     measure_lost,
@@ -34,10 +35,12 @@ from toytf.memory.measures import (
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult, shared
 from toytf.task import Batch, Task
+from toytf.theory import bits_to_store
 
 PAIRS = Group(
     "pairs", "Pairs recalled, and how many fit", "How many pairs the learned matrix recalls, beside the best and the "
-    "Hebbian matrix for the same vectors. The limit is how many fit into a matrix of this shape and rank.",
+    "Hebbian matrix for the same vectors. The limit is how many fit into a matrix of this shape and rank: with "
+    "values of their own if these pairs have them, else among the same values.",
     format="whole", curve=False, variants=("rule", "head"), section="memories",
     meanings=(
         ("*/least_squares", "Pairs that a least-squares matrix recalls on the same vectors; a learned matrix that "
@@ -45,14 +48,15 @@ PAIRS = Group(
         ("*/head*", "Pairs that this head alone recalls of those that it should hold; the ideal is what the best "
          "matrix recalls on the same vectors."),
         ("*", "Pairs that the learned part recalls; the ideal is what the best matrix recalls on the same vectors, and "
-         "the limit is how many fit."),
+         "the limit, if there is one, is how many fit."),
     ),
 )  # fmt: skip
 BITS = Group(
-    "bits", "Bits per parameter", "What the recalled pairs tell, in bits per weight: each is one of the values that "
-    "compete. The limit is that of a matrix filled to its capacity.", curve=False, headline=(),
+    "bits", "Bits per parameter", "What the answers tell of the pairs, in bits per degree of freedom that is trained: "
+    "0 for a guess (Fano). The limit is that of a matrix filled to its capacity.", curve=False, headline=(),
     meanings=(
-        ("*", "Bits per weight that the recalled pairs carry; at the limit the part is filled to its capacity."),
+        ("*", "Bits that the answers tell of the pairs, per trained degree of freedom; 0 for a guess, at the limit the "
+         "part is filled to its capacity."),
     ),
 )  # fmt: skip
 
@@ -72,11 +76,11 @@ class LimitsProbe(Probe):
     `pairs/<memory>`                           pairs that it recalls; ideal, hebbian and limit beside it
     `pairs/<memory>/least_squares`             pairs that least squares recalls on the same vectors
     `pairs/<memory>/head0`                     the same of one head
-    `utilisation/<memory>`                     pairs recalled / p_c
-    `utilisation/<memory>/load`                all pairs / p_c
+    `utilisation/<memory>`                     pairs recalled / capacity: the share of the weights that they use up
+    `utilisation/<memory>/load`                all pairs / capacity
     `utilisation/<memory>/capacity`            p_c if as many values compete as now
     `utilisation/<memory>/capacity_own_values` p_c if every pair had a value of its own
-    `bits/<memory>`                            pairs recalled · log₂(values that compete) / parameters
+    `bits/<memory>`                            n [log₂ V − h₂(ε) − ε log₂(V − 1)] / trained degrees of freedom
     `lost/…`, `margin/…`, `scores/…`, `spectrum/…` as in `toytf.memory.measures`
 
     Before the last evaluation no other matrix is built: pairs, utilisation, margins and effective rank only.
@@ -101,12 +105,13 @@ class LimitsProbe(Probe):
         found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
         totals: dict[str, Counts] = {}
+        unlimited: dict[str, str] = {}
         details = Details()
         for part in parts(model, task):
             heads = [count(head, _of_head(head)) for head in part.heads]
             best = {} if part.whole is None else best_matrices(part.whole.association, part.whole.rank)
             total = heads if part.whole is None else [count(part.whole, best)]
-            totals[part.name] = part.total(total)
+            totals[part.name], unlimited[part.name] = part.total(total), part.counted[0].unlimited
             found += part.measurements(totals[part.name])
             for holder, counts in zip(part.heads, heads, strict=True):
                 found += part.measurements(counts, head=holder.head) if counts.pairs else []
@@ -123,7 +128,7 @@ class LimitsProbe(Probe):
                         details.add(part.whole, unit, smallest.reference.theory)
 
         def draw() -> object:
-            return filled_bars({name: counts.bar() for name, counts in totals.items()})
+            return filled_bars({name: counts.bar() for name, counts in totals.items()}, unlimited)
 
         return ProbeResult(found, failures, draw if totals else None, details.figures)
 
@@ -145,8 +150,10 @@ class Counts:
     ideal: float | None
     """The most that a rule recalls."""
     limits: Limits | None
+    fits: float | None
+    """How many pairs fit, of those limits the one that applies."""
     bits: Mapping[str, float]
-    """What the pairs tell that were learned, would be guessed, or fit."""
+    """What the learned part tells of the pairs, and what one filled to its limit would."""
     n_parameters: int
 
     def __add__(self, other: "Counts") -> "Counts":
@@ -160,14 +167,14 @@ class Counts:
             _sum(self.rules, other.rules),
             None if self.ideal is None or other.ideal is None else self.ideal + other.ideal,
             limits,
+            None if self.fits is None or other.fits is None else self.fits + other.fits,
             _sum(self.bits, other.bits),
             self.n_parameters + other.n_parameters,
         )
 
     def bar(self) -> dict[str, float]:
         """What the figure shows: pairs to hold, learned, and what is known of ideal, Hebbian and limit."""
-        limit = None if self.limits is None else self.limits.at_values
-        known = {"ideal": self.ideal, "hebbian": self.rules.get("hebbian"), "limit": limit}
+        known = {"ideal": self.ideal, "hebbian": self.rules.get("hebbian"), "limit": self.fits}
         return {"pairs": self.pairs, "learned": self.learned} | {k: v for k, v in known.items() if v is not None}
 
 
@@ -179,18 +186,19 @@ def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, floa
 def count(holder: Holder, rules: Mapping[str, Tensor] | None = None) -> Counts:
     """The pairs that a holder recalls, and those that the matrices of rules recall; a head may have none."""
     stored, n = holder.association, len(holder.association.keys)
-    limits = holder.limits or matrix_limits(stored, holder.rank)
+    limits = None if holder.unlimited else holder.limits or matrix_limits(stored, holder.rank)
     if limits is not None and not math.isfinite(limits.at_values):
         limits = None  # so few rivals that any number fits
-    each = math.log2(max(competing(stored), 1)) if n else 0.0
     guessed, learned = n * stored.chance if n else 0.0, float(stored.recalled(holder.memory).sum()) if n else 0.0
     by_rule = {rule: float(stored.recalled(W).sum()) for rule, W in (rules or {}).items()}
-    fits = 0.0 if limits is None else limits.at_values
-    bits = {"learned": learned * each, "guessed": guessed * each, "limit": fits * each}
+    n_values = max(competing(stored), 1) if n else 1
+    fits = None if limits is None else limits.of(stored)
+    full = 0.0 if fits is None else fits * math.log2(max(fits, 1) if is_injective(stored) else n_values)
+    bits = {"learned": bits_to_store(n, n_values, error=1 - learned / n) if n else 0.0, "limit": full}
     ideal = max(by_rule.values(), default=None if n else 0.0)
     if not n:
         by_rule = dict.fromkeys(("hebbian", "least_squares"), 0.0)
-    return Counts(float(n), guessed, learned, by_rule, ideal, limits, bits, holder.n_parameters)
+    return Counts(float(n), guessed, learned, by_rule, ideal, limits, fits, bits, holder.n_parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +232,7 @@ class Part:
         p_c = None if limits is None else limits.at_values
         found = [
             self.group.measurement(
-                counts.learned, ideal=ideal, hebbian=hebbian, limit=p_c, chance=counts.guessed, head=head
+                counts.learned, ideal=ideal, hebbian=hebbian, limit=counts.fits, chance=counts.guessed, head=head
             )
         ]
         if head is not None:
@@ -232,7 +240,7 @@ class Part:
         if "least_squares" in counts.rules:
             found.append(self.group.measurement(counts.rules["least_squares"], rule="least_squares"))
         bits = {name: value / counts.n_parameters for name, value in counts.bits.items()}
-        found.append(BITS.measurement(bits["learned"], limit=bits["limit"] if p_c else None, chance=bits["guessed"]))
+        found.append(BITS.measurement(bits["learned"], limit=bits["limit"] if p_c else None, chance=0.0))
         if limits is not None and p_c:
             best = None if ideal is None else ideal / p_c
             found.append(UTILISATION.measurement(counts.learned / p_c, ideal=best, chance=counts.guessed / p_c))
@@ -259,8 +267,9 @@ def _headlines(found: Sequence[Part], task: Task) -> Iterator[Headline]:
     """What each part is for and how many pairs it should hold; those that solve the task come first."""
     for part in found:
         n = sum(len(holder.association.keys) for holder in part.counted)
-        recalled = f"pairs recalled of {n}"
-        job, rank = part.counted[0].job, int(bool(task.solution) and part.name not in task.solution)
+        first = part.counted[0]
+        recalled = f"pairs recalled of {n}" + (f" (no limit: {first.unlimited})" if first.unlimited else "")
+        job, rank = first.job, int(bool(task.solution) and part.name not in task.solution)
         yield Headline(part.name, f"{job}: {recalled}" if job else recalled, rank)
 
 

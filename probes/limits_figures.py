@@ -12,11 +12,11 @@ from toytf.memory import exact
 from toytf.memory.measures import compared_spectra, score_levels, score_samples
 
 
-def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> object:
+def filled_bars(parts: Mapping[str, Mapping[str, float]], unlimited: Mapping[str, str]) -> object:
     """How full matrices are: a bar up to what fits, with marks for the pairs to hold and for what is recalled of them.
 
-    parts[name] has `pairs` and `learned`, and `ideal`, `hebbian` and `limit` if they are known. The axis is
-    logarithmic, since a toy model holds a few percent of what fits.
+    parts[name] has `pairs` and `learned`, and `ideal`, `hebbian` and `limit` if they are known; unlimited[name] says
+    why there is no limit, if so. The axis is logarithmic, since a toy model holds a few percent of what fits.
     """
     import plotly.graph_objects as go
 
@@ -25,7 +25,7 @@ def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> object:
     names = list(parts)
     figure = empty_figure(
         go.Bar(
-            x=[part.get("limit", part["pairs"]) for part in parts.values()], y=names, orientation="h", width=0.5,
+            x=[part.get("limit") for part in parts.values()], y=names, orientation="h", width=0.5,
             marker={"color": "#dfe6ee", "line": {"color": "#8899aa", "width": 1}}, name="what fits: the capacity limit",
             hovertemplate="%{y}: room for %{x:,.0f} pairs<extra></extra>",
         )
@@ -47,7 +47,8 @@ def filled_bars(parts: Mapping[str, Mapping[str, float]]) -> object:
     said = [
         f"{part['learned']:,.0f} of {part['pairs']:,.0f} pairs"
         + (f", room for {part['limit']:,.0f}" if "limit" in part else "")
-        for part in parts.values()
+        + (f", no limit: {unlimited[name]}" if unlimited[name] else "")
+        for name, part in parts.items()
     ]
     ends = [max(part.values()) for part in parts.values()]  # of bars without a colour: no mark is in their words
     figure.add_trace(

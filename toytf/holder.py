@@ -8,7 +8,8 @@ import torch
 from toytf.memory import Association
 from toytf.memory.association import Readable
 from toytf.memory.limits import Limits, competing
-from toytf.models.transformer import ToyTransformer
+from toytf.models.config import ModelConfig
+from toytf.models.transformer import Slot, ToyTransformer
 from toytf.sharing import shared
 from toytf.task import Memory, Task
 from toytf.theory import mlp_capacity
@@ -28,7 +29,7 @@ class Holder:
     memory: Readable
     """What was learned: W [d_out d_in], or any map."""
     n_parameters: int
-    """The weights that can hold it."""
+    """How many numbers of it training can choose (`freedom`)."""
     rank: int | None = None
     """The width that W passes through; None: it has full rank."""
     head: int | None = None
@@ -36,6 +37,8 @@ class Holder:
     """What it is for, in a phrase."""
     limits: Limits | None = None
     """How many pairs fit; None: as many as in a matrix of this shape and rank (`matrix_limits`)."""
+    unlimited: str = ""
+    """Why any number of pairs fits, in a phrase; empty: it does not."""
 
 
 def is_finite(holder: Holder) -> bool:
@@ -84,14 +87,40 @@ def _attention(name: str, memory: Memory, model: ToyTransformer) -> Iterator[Hol
     identity = torch.eye(d, device=model.device)
     joint = model.config.attention.kq if slot.part == "KQ" else model.config.attention.ov
     width = d if joint == "joint" else model.config.d_head
-    own = d * d if joint == "joint" else 2 * d * width
     for head in (None, *range(n_heads)) if n_heads > 1 else (None,):
         together = n_heads if head is None else 1
         W = model.read(slot, identity, head=head).T  # the model has x @ W, an Association W e
         rank = min(d, together * width)
         yield Holder(
-            name, memory.association, W, together * own, rank if rank < d else None, head, memory.job
-        )  # fmt: skip
+            name,
+            memory.association,
+            W,
+            freedom(model.config, slot, together),
+            rank if rank < d else None,
+            head,
+            memory.job,
+            unlimited=memory.unlimited,
+        )
+
+
+def freedom(config: ModelConfig, slot: Slot, n_heads: int = 1) -> int:
+    """How many numbers of the sum of some heads' matrices, or of a feed-forward part, training can choose.
+
+    W = Σ_h A_h B_hᵀ has rank r = min(d, n_heads · d_head) and 2 d r − r² degrees of freedom, d r if A or B is frozen,
+    d² if it is one matrix. Of hidden units, all weights that are not frozen. A part that is frozen as a whole was
+    written, and counts as if it were trained.
+    """
+    d = config.d_model
+    if slot.part == "FF":
+        both = ("W_in",) if config.feed_forward.kind == "linear" else ("W_in", "W_out")
+        trained = sum(config.trains(f"blocks.{slot.layer}.mlp.{name}") for name in both)
+        return d * config.width * (trained or len(both))
+    joint, names = (config.attention.kq, ("W_K", "W_Q")) if slot.part == "KQ" else (config.attention.ov, ("W_V", "W_O"))
+    if joint == "joint":
+        return d * d
+    rank = min(d, n_heads * config.d_head)
+    trained = sum(config.trains(f"blocks.{slot.layer}.attn.{name}") for name in names)
+    return d * rank if trained == 1 else 2 * d * rank - rank**2
 
 
 def _feed_forward(name: str, memory: Memory, model: ToyTransformer) -> Holder:
@@ -99,11 +128,14 @@ def _feed_forward(name: str, memory: Memory, model: ToyTransformer) -> Holder:
     part, stored = model.feed_forward(memory.slot.layer), memory.association
     if part is None:
         raise ValueError(f"layer {memory.slot.layer} has no feed-forward part")
+    n_parameters = freedom(model.config, memory.slot)
     if part.W_out is None:
-        return Holder(name, stored, part.W_in.T, part.W_in.numel(), job=memory.job)
+        return Holder(name, stored, part.W_in.T, n_parameters, job=memory.job, unlimited=memory.unlimited)
     hidden = replace(stored, keys=part.hidden(stored.keys))
     d, width = part.W_in.shape
     limits = None
     if competing(stored) > 1:
         limits = Limits(mlp_capacity(d, d, width, n_values=competing(stored)), mlp_capacity(d, d, width))
-    return Holder(name, hidden, part.W_out.T, 2 * d * width, job=memory.job, limits=limits)
+    return Holder(
+        name, hidden, part.W_out.T, n_parameters, job=memory.job, limits=limits, unlimited=memory.unlimited
+    )  # fmt: skip

@@ -162,6 +162,8 @@ class Memory:
     """What else can be in the stream that keys are read from; None: nothing."""
     beside_values: Float[Tensor, "v d_out"] | None = None
     """What else can be where values are read; None: nothing."""
+    unlimited: str = ""
+    """Why any number of such pairs fits, in a phrase: `the values are a linear map of the keys`; empty: it does not."""
 
     def matrix(self, rule: str) -> Float[Tensor, "d_out d_in"]:
         """The ideal matrix: Σ_z u_{f(z)} e_zᵀ by the rule `hebbian`, the same of dual vectors by `least_squares`."""

@@ -45,6 +45,7 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
             job_weighted="look one position back, weighted by how often that is needed: recall",
             beside_keys=torch.cat([p[:1], e]),
             beside_values=torch.cat([p[-1:], e]),
+            unlimited=_rotated(model),
         )
     if model.config.n_layers < 2:
         return memories
@@ -59,6 +60,7 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
         job="find the token after the same trigger",
         beside_keys=torch.cat([_without(e, triggers), remapped, places]),
         beside_values=torch.cat([_without(remapped, triggers), e, places]),
+        unlimited="its values are W_OV1 times its keys",
     )
     outputs = everything[(task.output_distribution > 0).any(0)]
     output_frequency = task.trigger_frequency / task.trigger_frequency.sum() @ task.output_distribution
@@ -96,6 +98,7 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
                 ),
                 Slot("FF", 1),
                 job="answer a trigger with the noise token",
+                unlimited="all pairs have the same value" if model.config.feed_forward.kind == "relu" else "",
             )
     return memories
 
@@ -128,6 +131,12 @@ def _same_token(
     chosen = tuple(names[token] for token in tokens.tolist())
     n = torch.arange(len(tokens), device=tokens.device)
     return Association(keys[tokens], values[tokens], n, weights, key_names=chosen, value_names=chosen)
+
+
+def _rotated(model: ToyTransformer) -> str:
+    """Sinusoidal positions that are not trained: one rotation takes each to the one before it."""
+    fixed = model.config.position == "sinusoidal" and not model.config.trains("pos_embed.W_pos")
+    return "its values are its keys, rotated" if fixed else ""
 
 
 def _without(vectors: Float[Tensor, "token d"], tokens: Int[Tensor, "n"]) -> Float[Tensor, "rest d"]:

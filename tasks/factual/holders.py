@@ -22,10 +22,10 @@ from torch import Tensor
 
 from tasks.factual.memories import DRAWS, factual_memories
 from tasks.factual.tables import FactTables, fact_tables, subject_answers, why_no_tables
-from toytf.holder import Holder, holders, is_finite
+from toytf.holder import Holder, freedom, holders, is_finite
 from toytf.memory import Association
 from toytf.memory.limits import Limits, different_keys, matrix_limits
-from toytf.models.transformer import ToyTransformer
+from toytf.models.transformer import Slot, ToyTransformer
 from toytf.theory import selector_capacity, top_energy
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def selectors(task: "FactualTask", model: ToyTransformer, tables: FactTables) ->
             "W_KQ1",
             stored,
             tables.keys[0, head, :, None],
-            d * d if model.config.attention.kq == "joint" else 2 * d * model.config.d_head,
+            freedom(model.config, Slot("KQ", 0)),
             head=head if model.config.attention.n_heads > 1 else None,
             job="pick subjects and relations out of the noise",
             limits=Limits(fit, fit),
@@ -150,7 +150,7 @@ def values(task: "FactualTask", model: ToyTransformer, tables: FactTables, asked
         of_head = own_head(tables, task)[asked.tokens]
         everyone += [(head, asked.of(of_head == head)) for head in torch.unique(of_head).tolist()]
     width = config.d_model if config.attention.ov == "joint" else config.d_head
-    weights = config.d_model**2 if config.attention.ov == "joint" else 2 * config.d_model * width
+    weights = freedom(config, Slot("OV", 0))
     job = asked.job if model.feed_forward(0) is None else f"{asked.job}, unless FF1 does"
     for head, own in everyone:
         heads = [*range(n_heads)] if head is None else [head]

@@ -11,14 +11,25 @@ def test_independent_answers_take_log_m_bits_each():
 
 
 def test_errors_save_bits_by_fano():
-    # 100 keys, 16 answers, one tenth wrong: (.9 · 4 − h₂(.1)) · 100 with h₂(.1) = .469.
-    assert bits_to_store(100, 16, error=0.1) == pytest.approx(360 - 46.9, abs=0.01)
+    # 100 keys, 16 answers, one tenth wrong, each as one of 15: (4 − h₂(.1) − .1 log₂ 15) · 100 with h₂(.1) = .469.
+    assert bits_to_store(100, 16, error=0.1) == pytest.approx(400 - 46.9 - 39.07, abs=0.01)
     assert bits_to_store(100, 16, error=0.0) == 400
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "right", "bits"),
+    [(63, 63, 46, 63 * (5.977 - 0.841 - 17 / 63 * 5.954)), (256, 8, 77, 256 * (3 - 0.8824 - 179 / 256 * 2.8074))],
+)
+def test_few_right_answers_tell_little_more_than_a_guess(n: int, m: int, right: int, bits: float):
+    """222 of 46 · 5.98 = 275 bits, and 40 of 77 · 3 = 231: nobody knows which of them are right."""
+    assert bits_to_store(n, m, error=1 - right / n) == pytest.approx(bits, abs=0.1)
 
 
 def test_a_guess_takes_no_bits():
     assert bits_to_store(100, 2, error=0.5) == 0
-    assert bits_to_store(100, 16, error=1.0) == 0
+    assert bits_to_store(100, 16, error=15 / 16) == pytest.approx(0, abs=1e-9)
+    for m in (1, 2, 16):
+        assert bits_to_store(100, m, error=1.0) == pytest.approx(0, abs=1e-9)
 
 
 def test_injective_answers_take_fewer_bits():

@@ -1,5 +1,6 @@
 """What a ToyTransformer is made of, as config: the parts the theory needs are fields, not subclasses."""
 
+from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -109,6 +110,14 @@ class ModelConfig(Config):
     def d_head(self) -> int:
         """Dimension of a factored head."""
         return self.attention.d_head or self.d_model // self.attention.n_heads
+
+    def trains(self, parameter: str) -> bool:
+        """Is this parameter, such as blocks.1.attn.W_V, trained at some time?"""
+
+        def named(patterns: tuple[str, ...]) -> bool:
+            return any(fnmatchcase(parameter, pattern) for pattern in patterns)
+
+        return not named(self.freeze) or any(map(named, self.unfreeze.values()))
 
     def has_feed_forward(self, layer: int) -> bool:
         """Does this layer have a feed-forward part?"""

@@ -10,7 +10,8 @@ from toytf.theory._domain import Real, at_least, within
 def bits_to_store(n: int, m: int, *, error: Real = 0.0, injective: bool = False) -> float:
     """The bits that n keys with answers among m take, answers drawn uniformly.
 
-    n log₂ m;   with a fraction ε of errors, by Fano, n [(1 − ε) log₂ m − h₂(ε)], never below 0;
+    n log₂ m;   with a fraction ε of errors, by Fano, n [log₂ m − h₂(ε) − ε log₂(m − 1)]: 0 for a guess, ε = 1 − 1/m,
+    and for what is worse;
     injective (no answer twice): log₂ m! / (m − n)!, which is log₂ n! ≈ n log₂(n/e) for n = m (Nichani et al. 2024);
     with errors n [ε log₂ m + h₂(ε)] less, since as many maps at most have ε n errors in common (derived).
     """
@@ -47,10 +48,12 @@ def pairs_within(bits: Real, m: int | None = None, *, error: Real = 0.0) -> floa
 
 
 def _bits(n: Real, m: Real, error: Real, injective: bool) -> float:
-    full = n * math.log2(m)
     if injective:
         full = (math.lgamma(m + 1) - math.lgamma(m - n + 1)) / math.log(2)
-    return max(0.0, full - n * (error * math.log2(m) + _binary_entropy(error)))
+        return max(0.0, full - n * (error * math.log2(m) + _binary_entropy(error)))
+    error = min(error, 1 - 1 / m)
+    wrong = error * math.log2(m - 1) if error > 0 else 0.0
+    return max(0.0, n * (math.log2(m) - _binary_entropy(error) - wrong))
 
 
 def bits_of_facts(n: int, m: int, loss: Real = 0.0) -> float:

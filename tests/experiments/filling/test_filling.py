@@ -11,15 +11,16 @@ import torch
 import yaml
 
 import toytf
+from tests.memory.problems import box_optimum, inequalities, margin_of
 from toytf.config.plugins import load_config
 from toytf.config.sections import differences
 from toytf.experiments.filling.config import FillingConfig
-from toytf.experiments.filling.curves import crossing, recalls
-from toytf.experiments.filling.experiment import Case, Filling, most_recalled, recall, storable, train_alone
+from toytf.experiments.filling.curves import crossing, learned_recalls, recalls
+from toytf.experiments.filling.experiment import STORABLE, Case, Filling, most_recalled, recall, storable, train_alone
 from toytf.experiments.filling.figures import filling_figures
 from toytf.holder import Holder
 from toytf.measurement import KINDS
-from toytf.memory import Association
+from toytf.memory import Association, AssociationStream
 from toytf.report.page import run_figures
 
 if TYPE_CHECKING:
@@ -102,8 +103,24 @@ def test_only_the_memories_that_are_asked_for_are_followed(run_quietly: Run) -> 
 
 def test_the_load_grows_as_the_dimension_falls(bigram: toytf.Run) -> None:
     loads = recalls(bigram.table, "in_context").groupby(["memory", "size"])["load"].mean()
-    for memory in ("W_OV2", "W_KQ1", "W_KQ2"):
+    assert {memory for memory, _ in loads.index} == {"W_OV2", "W_KQ1"}  # any number of pairs fits into W_KQ2
+    for memory in ("W_OV2", "W_KQ1"):
         assert loads[memory, 4] > 2 * loads[memory, 8]  # at half the dimension there is a quarter of the weights
+
+
+def test_a_memory_without_a_load_can_be_the_first_to_break(bigram: toytf.Run) -> None:
+    """12 characters are 12 pairs of W_KQ2."""
+    found, table = learned_recalls(bigram.table, "in_context"), bigram.table
+    own = table[(table["group"] == "pairs") & (table["memory"] == "W_KQ2") & ~table["variant"]]
+    assert sorted(found[found["memory"] == "W_KQ2"]["recall"] * 12) == pytest.approx(sorted(own["value"]))
+    counted = recalls(table, "in_context")
+    counted = counted[counted["rule"] == "learned"]
+    rest = found[found["memory"] != "W_KQ2"]
+    assert rest["recall"].tolist() == counted["recall"].tolist()
+    said = Filling(configured(BIGRAM, settings={"together": {}}))._first_to_break(
+        found.assign(recall=found["recall"].where(found["memory"] == "W_KQ2", 1.0)).query("setting == 'together'")
+    )
+    assert [sentence.split(": ")[1][:5] for sentence in said] == ["W_KQ2"]
 
 
 def test_figures_show_recall_margins_spectrum_and_what_is_lost(bigram: toytf.Run) -> None:
@@ -202,6 +219,17 @@ def test_what_can_be_stored_is_found_and_what_cannot_is_certified() -> None:
     assert storable([holder(e), holder(e[[0, 0, 1, 2]])]) == 0
     assert storable([holder(e, rank=3)]) == 1  # margins, not equality: three dimensions tell four values apart
     assert storable([holder(e[[0, 0, 1, 2]], rank=2)]) == 0
+
+
+def test_what_cannot_be_stored_is_said_at_its_margin() -> None:
+    """These 15 pairs at d = 6 are stored by a matrix of margin .0002 that a linear program finds: no certificate denies
+    that, and none may be said to."""
+    association = AssociationStream(seed=1005, d_in=6, d_out=6).prefix(15)
+    W, smallest = box_optimum(inequalities(association))
+    assert smallest > 0 and 0 < margin_of(association, W) < 0.001
+    assert storable([Holder("W", association, torch.eye(6), 36)]) == 0
+    for says in (STORABLE.says, STORABLE.meanings[0][1]):
+        assert "certificate that none does with a margin above 0.01" in says
 
 
 def test_beyond_the_limit_the_best_matrix_gives_pairs_up() -> None:

@@ -10,7 +10,7 @@ from tests.tasks.bigram.sequences import make, model_for
 from toytf.errors import UserError
 from toytf.evaluation import goal_metrics
 from toytf.memory import Association
-from toytf.models import ToyTransformer
+from toytf.models import Slot, ToyTransformer
 from toytf.randomness import generator
 from toytf.task import Memory
 
@@ -34,6 +34,37 @@ def view(memory: Memory, **at: str) -> Association:
 def test_only_memories_the_model_has_room_for_are_asked_for(fields: dict[str, Any], names: set[str]):
     task = make(seq_len=16)
     assert set(task.memories(model_for(task, **fields))) == names
+
+
+def test_one_matrix_finds_any_number_of_triggers():
+    """The values of W_KQ2 are R e, R = W_OV1: u_yᵀ W e_z = e_y·e_z with W = R⁻ᵀ, largest at y = z. 5,000 at d = 128."""
+    task = make(seq_len=16)
+    model = model_for(task, d_model=128)
+    e = torch.randn(5000, 128, generator=generator(0, "tokens"))
+    values = model.read(Slot("OV", 0), e).detach()
+    W = torch.linalg.inv(model.read(Slot("OV", 0), torch.eye(128)).detach())
+    assert bool(Association(e, values, torch.arange(5000)).recalled(W).all())
+    assert task.memories(model)["W_KQ2"].unlimited == "its values are W_OV1 times its keys"
+
+
+@pytest.mark.parametrize(
+    ("position", "freeze", "unlimited"),
+    [
+        ("sinusoidal", ["pos_embed.W_pos"], True),  # p_{t−1} is p_t, rotated by the same angles for every t
+        ("sinusoidal", [], False),  # trained, they may become anything
+        ("normal", ["pos_embed.W_pos"], False),
+    ],
+)
+def test_positions_that_one_rotation_takes_to_the_one_before_have_no_limit(
+    position: str, freeze: list[str], unlimited: bool
+):
+    task = make(seq_len=100)
+    model = model_for(task, position=position, freeze=freeze)
+    memory = task.memories(model)["W_KQ1"]
+    assert bool(memory.unlimited) is unlimited
+    keys, values = memory.association.keys.double(), memory.association.values.double()
+    missed = values - keys @ torch.linalg.lstsq(keys, values).solution
+    assert (float(missed.norm() / values.norm()) < 1e-4) is (position == "sinusoidal")
 
 
 def test_the_memories_are_those_of_the_paper():

@@ -211,7 +211,7 @@ def test_parts_know_their_size() -> None:
     d, d_head, heads, others = 64, 4, 8, 21
     for holder in task.holders(model):
         own = 1 if holder.head is not None else heads
-        assert holder.n_parameters == own * 2 * d * d_head
+        assert holder.n_parameters == own * (2 * d - d_head) * d_head  # A Bᵀ does not change with A M, B M⁻ᵀ
         if holder.name == "W_KQ1":
             assert holder.limits == (selector_capacity(d, others),) * 2
         elif holder.name == "W_OV1":

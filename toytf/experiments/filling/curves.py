@@ -30,7 +30,8 @@ def recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
 
     load = pairs to hold / p_c,   recall = pairs recalled / pairs to hold
 
-    p_c is the capacity if as many values compete as now. It is what the probe `limits` measures that is read here.
+    p_c is the capacity if as many values compete as now. It is what the probe `limits` measures that is read here; a
+    memory in which any number of pairs fits has no load, and is left out.
     """
     import pandas as pd
 
@@ -39,17 +40,19 @@ def recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
     )
     of_whole = table[table["head"].isna()]
     pairs = of_whole[of_whole["group"] == "pairs"]
-    usage = of_whole[(of_whole["group"] == "utilisation") & (of_whole["measure"] == "load")]
-    loads = usage[[*_CASE, "value"]].rename(columns={"value": "load"})
+    usage = of_whole[of_whole["group"] == "utilisation"]
+    loads, capacities = (
+        usage[usage["measure"] == measure][[*_CASE, "value"]].rename(columns={"value": measure})
+        for measure in ("load", "capacity")
+    )
     own = pairs[pairs["rule"].isna()]
     columns = {LEARNED: "value", "hebbian": "hebbian", "best": "ideal"}
-    by_rule = [own[[*_CASE, "limit"]].assign(rule=rule, recalled=own[column]) for rule, column in columns.items()]
+    by_rule = [own[_CASE].assign(rule=rule, recalled=own[column]) for rule, column in columns.items()]
     others = pairs[pairs["rule"].notna()].rename(columns={"value": "recalled"})
-    limits = own[[*_CASE, "limit"]]
-    by_rule.append(others[[*_CASE, "rule", "recalled"]].merge(limits, on=_CASE))
-    counted = pd.concat(by_rule).merge(loads, on=_CASE)
-    counted = counted.assign(recall=counted["recalled"] / (counted["limit"] * counted["load"]))
-    counted = counted.drop(columns=["recalled", "limit"])
+    by_rule.append(others[[*_CASE, "rule", "recalled"]])
+    counted = pd.concat(by_rule).merge(loads, on=_CASE).merge(capacities, on=_CASE)
+    counted = counted.assign(recall=counted["recalled"] / (counted["capacity"] * counted["load"]))
+    counted = counted.drop(columns=["recalled", "capacity"])
     alone = table[table["group"].isin(["bare", "most"])]
     alone = alone.assign(rule=alone["group"].replace("most", "best"))[[*_CASE, "rule", "value"]].merge(loads, on=_CASE)
     accurate = (table["group"] == "eval") & (table["role"] == role) & (table["quantity"] == "accuracy")
@@ -58,6 +61,22 @@ def recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
     of_matrices = found[found["rule"] != ACCURACY].assign(rule="best")  # the best that was found is none below another
     found = pd.concat([found, of_matrices]).dropna(subset=["recall", "load"])
     return found.groupby([*_CASE, "rule", "load"], sort=False)["recall"].max().reset_index()
+
+
+def learned_recalls(table: "pd.DataFrame", role: str) -> "pd.DataFrame":
+    """Seed, setting, size, memory and recall of what was learned, also of memories that have no load.
+
+    Of those it is the fraction of margins above 0.
+    """
+    import pandas as pd
+
+    found = recalls(table, role)
+    found = found[found["rule"] == LEARNED]
+    table = table.reindex(columns=[*dict.fromkeys([*table.columns, *_CASE, "head", "measure"])])
+    lost = table[(table["group"] == "margin") & (table["measure"] == "negative") & table["head"].isna()]
+    rest = lost[~lost["memory"].isin(found["memory"])]
+    columns = [*_CASE, "recall"]
+    return pd.concat([found[columns], rest.assign(recall=1 - rest["value"])[columns]])
 
 
 def crossing(points: Points, level: float) -> float | None:
