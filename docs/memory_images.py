@@ -66,14 +66,15 @@ def limits() -> Picture:
     picture = Picture(330)
     panel = picture.panel(110, 10, 1010, 260)
     for row, name in enumerate(reversed(matrices)):
-        fits = summary[f"limit/pairs/{name}"]
+        fits = summary.get(f"limit/pairs/{name}")
         bar = {"color": "#dfe6ee", "line": {"color": GREY, "width": 1}}
         panel.draw(go.Bar(x=[fits], y=[row], orientation="h", width=0.5, marker=bar))
         for kind, symbol, size in (("hebbian/", "square-open", 30), ("ideal/", "diamond-open", 26), ("", "circle", 15)):
             mark = {"symbol": symbol, "size": size, "color": COLOURS[name] if kind == "" else INK, "line": {"width": 2}}
             panel.draw(go.Scatter(x=[summary[f"{kind}pairs/{name}"]], y=[row], mode="markers", marker=mark))
-        said = f"{summary[f'pairs/{name}']:.0f} of {summary[f'ideal/pairs/{name}']:.0f} pairs, room for {fits:,.0f}"
-        panel.label(said, np.log10(fits) + 0.03, row, COLOURS[name], yanchor="middle")
+        end, room = (10.0, "no limit") if fits is None else (fits, f"room for {fits:,.0f}")
+        said = f"{summary[f'pairs/{name}']:.0f} of {summary[f'ideal/pairs/{name}']:.0f} pairs, {room}"
+        panel.label(said, np.log10(end) + 0.03, row, COLOURS[name], yanchor="middle")
     panel.axis("x", title_text="pairs", type="log", range=[0, 3.4], tickvals=[1, 10, 100, 1000], gridcolor=PALE)
     panel.axis("y", tickvals=[0, 1, 2], ticktext=[f"<b>{name}</b>" for name in reversed(matrices)], range=[-0.5, 2.5])
     picture.text("● learned    ◇ the best matrix    □ the plain sum    ▭ what fits", 640, 292, colour=GREY)
