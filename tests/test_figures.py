@@ -14,11 +14,14 @@ from toytf.figures import (
     LONGEST_TICK,
     Series,
     attention_map,
+    group_figures,
     heat_maps,
     lines,
     literal,
     scaling_curves,
 )
+from toytf.measurement import Group, as_row
+from toytf.tidy import tidy
 
 NAMES = ["a", "b", "c"]
 
@@ -59,9 +62,51 @@ def test_no_panels_is_an_empty_figure() -> None:
 
 @pytest.mark.parametrize(("log_y", "axis"), [(True, "log"), (False, "linear")])
 def test_fractions_have_a_linear_axis(log_y: bool, axis: str) -> None:
-    series = Series([1.0, 2.0], [0.0, 1.0], [None, None], [None, None])
+    series = Series([1.0, 2.0], [0.5, 1.0], [None, None], [None, None])
     figure = scaling_curves({"a": series}, "title", x="n", y="recall", guides={}, log_y=log_y)
     assert figure.layout.yaxis.type == axis
+
+
+@pytest.mark.parametrize(
+    ("x", "measured", "theory", "axes"),
+    [
+        ([1.0, 2.0], [3.0, 6.0], [None, 5.0], ("log", "log")),
+        ([0.0, 2.0], [3.0, 6.0], [None, 5.0], ("linear", "log")),
+        ([1.0, 2.0], [3.0, 0.0], [None, 5.0], ("log", "linear")),
+        ([1.0, 2.0], [3.0, 6.0], [-1.0, 5.0], ("log", "linear")),
+    ],
+)
+def test_an_axis_with_something_that_has_no_logarithm_is_linear(
+    x: list[float], measured: list[float], theory: list[float | None], axes: tuple[str, str]
+) -> None:
+    curve = Series(x, measured, [None, None], theory)
+    figure = scaling_curves({"a": curve}, "title", x="n", y="pairs", guides={})
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == axes
+    assert list(figure.layout.xaxis.tickvals) == x  # none is missing
+
+
+@pytest.mark.parametrize(
+    ("x", "values", "format_", "axes"),
+    [
+        ([16, 32, 64], [200.0, 800.0, 3200.0], "number", ("log", "log")),  # pairs ∝ d²: a straight line
+        ([0.0, 0.2, 0.4, 0.6], [500.0, 400.0, 300.0, 3.0], "number", ("linear", "linear")),
+        ([0.2, 0.4, 0.6], [500.0, 300.0, 3.0], "number", ("linear", "linear")),
+        ([16, 32, 64], [0.25, 0.5, 1.0], "number", ("log", "linear")),  # an accuracy
+        ([16, 32, 64], [1e-2, 1e-3, 1e-4], "power", ("log", "log")),
+        ([16, 32, 64], [1e-2, 1e-3, 0.0], "power", ("log", "linear")),
+        ([64, 16, 32], [3200.0, 200.0, 800.0], "number", ("log", "log")),
+    ],
+)
+def test_a_group_is_drawn_in_axes_that_show_every_point(
+    x: list[float], values: list[float], format_: Any, axes: tuple[str, str]
+) -> None:
+    group = Group("stored", "Stored", format=format_)
+    found = [group.measurement(value, at=place) for place, value in zip(x, values, strict=True)]
+    table = tidy([{"seed": 0, "step": 0, **as_row(found)}], {one.flat: one.quantity for one in found})
+    [(name, figure)] = group_figures(table, {one.flat: one.quantity for one in found}, ["at"])
+    assert (name, figure.layout.xaxis.type, figure.layout.yaxis.type) == ("stored", *axes)
+    assert list(zip(figure.data[0].x, figure.data[0].y, strict=True)) == sorted(zip(x, values, strict=True))
+    assert list(figure.layout.xaxis.tickvals) == sorted(x)
 
 
 def test_lines_have_a_panel_per_quantity_and_one_style_and_legend_entry_per_label() -> None:

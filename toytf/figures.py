@@ -243,11 +243,12 @@ def scaling_curves(
     x: str,
     y: str,
     guides: Mapping[str, Callable[[float], float]],
+    log_x: bool = True,
     log_y: bool = True,
 ) -> go.Figure:
     """Curves in doubly logarithmic axes: dots with error bars are measured, dashed lines are theory, grey ones guides.
 
-    log_y=False: for fractions, which may be 0.
+    log_y=False: for fractions. An axis on which something is not above 0 is linear in any case.
     """
     figure = empty_figure()
     for i, (label, curve) in enumerate(curves.items()):
@@ -259,33 +260,38 @@ def scaling_curves(
         figure.add_trace(dots)
         if any(value is not None for value in curve.theory):
             dashed = {"color": colour, "dash": "dash", "width": 2}
-            predicted = go.Scatter(
-                x=curve.x,
-                y=curve.theory,
-                name="theory" if label == MEASURED else f"theory: {label}",
-                legendgroup=label,
-                mode="lines",
-                line=dashed,
+            name = "theory" if label == MEASURED else f"theory: {label}"
+            figure.add_trace(
+                go.Scatter(x=curve.x, y=curve.theory, name=name, legendgroup=label, mode="lines", line=dashed)
             )
-            figure.add_trace(predicted)
     across = sorted({value for curve in curves.values() for value in curve.x})
     for (label, guide), dash in zip(guides.items(), itertools.cycle(("dot", "dashdot", "longdash", "longdashdot"))):
         line = {"color": "gray", "dash": dash, "width": 1.5}
         figure.add_trace(go.Scatter(x=across, y=[*map(guide, across)], name=label, mode="lines", line=line))
-    ticks = _apart(across)
-    figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
-    figure.update_yaxes(type="log" if log_y else "linear", title=y)
+    log_x = log_x and not any(value <= 0 for value in across)
+    up = [value for curve in curves.values() for value in (*curve.measured, *curve.theory) if value is not None]
+    ticks, kind = _apart(across, log=log_x), "log" if log_x else "linear"
+    figure.update_xaxes(type=kind, tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
+    figure.update_yaxes(type="log" if log_y and not any(value <= 0 for value in up) else "linear", title=y)
     return styled(figure, title, x=x, height=520)
 
 
-def _apart(values: Sequence[float]) -> list[float]:
-    """Those of ascending values that can be read side by side on a logarithmic axis: each 1/25 of it from the next."""
-    step = (values[-1] / values[0]) ** (1 / 25) if values and values[0] > 0 else 1.0
-    kept: list[float] = []
-    for value in values:
-        if not kept or value >= step * kept[-1]:
-            kept.append(value)
-    return kept
+def _apart(values: Sequence[float], *, log: bool) -> list[float]:
+    """Those of ascending values that can be read side by side on an axis: each 1/25 of it from the next."""
+    places = np.log(values) if log else np.asarray(values)
+    kept: list[int] = []
+    for i, place in enumerate(places):
+        if not kept or place - places[kept[-1]] >= (places[-1] - places[0]) / 25:
+            kept.append(i)
+    return [values[i] for i in kept]
+
+
+def is_geometric(values: Sequence[float]) -> bool:
+    """Are ascending values above 0, and ratios of neighbours more alike than their differences, as of 16, 32, 64?"""
+    if len(values) < 3 or values[0] <= 0:
+        return False
+    steps, ratios = np.diff(values), np.divide(values[1:], values[:-1])
+    return bool(ratios.max() / ratios.min() < steps.max() / steps.min())
 
 
 def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callable[[Any], str]) -> dict[str, Series]:
@@ -302,7 +308,10 @@ def series(table: "pd.DataFrame", x: Callable[[Any], float] | str, label: Callab
 def group_figures(
     table: "pd.DataFrame", columns: Mapping[str, "Quantity"], factors: Sequence[str]
 ) -> Iterator[tuple[str, go.Figure]]:
-    """Every group of a tidy table against the first factor that has several numbers, the others as curves."""
+    """Every group of a tidy table against the first factor that has several numbers, the others as curves.
+
+    Axes are logarithmic if the numbers are geometric; not that of fractions, unless the group says they are powers.
+    """
     from toytf.tidy import over_seeds
 
     table = over_seeds(table)
@@ -320,9 +329,11 @@ def group_figures(
             words = [*filter(None, [row.name]), *(f"{factor} {getattr(row, factor)}" for factor in others)]
             return ", ".join(words) or MEASURED
 
+        group, log = groups[str(name)], is_geometric(sorted(rows[numeric[0]].unique()))
         figure = scaling_curves(
-            series(rows, numeric[0], label), groups[str(name)].title, x=numeric[0], y=groups[str(name)].unit, guides={},
-            log_y=bool((rows["value"] > 0).all()),
+            series(rows.sort_values(numeric[0], kind="stable"), numeric[0], label), group.title,
+            x=numeric[0], y=group.unit, guides={},
+            log_x=log, log_y=log and (group.format == "power" or bool((rows["value"] > 1).any())),
         )  # fmt: skip
         yield str(name), figure
 

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from toytf.config.yaml_text import inline_yaml
-from toytf.figures import COLOURS, LONGEST_LABEL, empty_figure, fractions, literal, styled
+from toytf.figures import COLOURS, LONGEST_LABEL, empty_figure, fractions, is_geometric, literal, styled
 from toytf.measurement import KINDS
 from toytf.sweeps.config import FigureConfig, LineConfig
 from toytf.sweeps.expression import value_of
@@ -260,16 +260,7 @@ def _axis(values: Sequence[Any], *, log: bool) -> dict[str, Any]:
     if not all(map(_is_number, values)):
         return {"type": "category"}
     ticks = {"tickvals": values, "ticktext": [_text(value) for value in values]} if len(values) <= MOST_TICKS else {}
-    positive = values[0] > 0
-    return {"type": "log" if positive and (log or _is_geometric(values)) else "linear", **ticks}
-
-
-def _is_geometric(values: Sequence[float]) -> bool:
-    """Are the ratios of neighbours more alike than their differences, as of 16, 32, 64?"""
-    if len(values) < 3:
-        return False
-    steps, ratios = np.diff(values), np.divide(values[1:], values[:-1])
-    return bool(ratios.max() / ratios.min() < steps.max() / steps.min())
+    return {"type": "log" if (log and values[0] > 0) or is_geometric(values) else "linear", **ticks}
 
 
 def _place(value: float, values: Sequence[Any]) -> float:

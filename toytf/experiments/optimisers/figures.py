@@ -69,9 +69,8 @@ def optimiser_figures(
             yield group.name, figure if log_y else figure.update_yaxes(range=[-0.03, 1.05])
     rows = _few(_of(table, CURVE), config)
     if len(rows):
-        log_y = bool((rows["value"] > 0).all())
         curves = series(rows, "after", _labels(rows, config))
-        yield "curve", scaling_curves(curves, "Error over the steps", x="steps", y="error", guides={}, log_y=log_y)
+        yield "curve", scaling_curves(curves, "Error over the steps", x="steps", y="error", guides={})
 
 
 def label_of(row: Any, config: OptimisersConfig, without: Collection[str] = ()) -> str:
@@ -149,11 +148,9 @@ def _drawn(
 ) -> Iterator[tuple[str, go.Figure]]:  # fmt: skip
     """One figure, or several with fewer curves each."""
     for words, some in _parts(rows, config, x):
-        log_y = bool((some["value"] > 0).all())
         figure = scaling_curves(
-            _curves_of(some, config, x), ", ".join([title, *words]), x=AXES[x], y="error", guides=_floors(some, x),
-            log_y=log_y,
-        )  # fmt: skip
+            _curves_of(some, config, x), ", ".join([title, *words]), x=AXES[x], y="error", guides=_floors(some, x)
+        )
         yield "_".join([name, *(word.replace(" ", "").replace("=", "") for word in words)]), figure
 
 
