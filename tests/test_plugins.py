@@ -41,14 +41,27 @@ def installed(install: "Install", tmp_path_factory: pytest.TempPathFactory) -> P
     return install(source)
 
 
-def _broken_package(folder: Path, module: str, target: str) -> Path:
-    """A folder with an installed package whose entry point `broken` is a task; its module has the given source."""
-    (folder / "strange.py").write_text(module)
-    metadata = folder / "strange-1.0.dist-info"
+def _package(folder: Path, module: str, points: str, name: str = "strange") -> Path:
+    """A folder with an installed package of one module and these entry points."""
+    (folder / f"{name}.py").write_text(module)
+    metadata = folder / f"{name}-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[toytf.tasks]\nbroken = {target}\n")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(points)
     return folder
+
+
+def _broken_package(folder: Path, module: str, target: str) -> Path:
+    """The same whose entry point `broken` is a task."""
+    return _package(folder, module, f"[toytf.tasks]\nbroken = {target}\n")
+
+
+def _config(base: str, field: str, *names: str) -> str:
+    """A module with a config class for each name."""
+    lines = ["from typing import Literal", f"from toytf.config.plugins import {base}"]
+    for i, name in enumerate(names):
+        lines += [f"class Own{i}({base}):", f"    {field}: Literal[{name!r}]"]
+    return "\n".join(lines) + "\n"
 
 
 def test_a_package_adds_a_task_a_probe_and_a_study(installed: Path, command: "Command", tmp_path: Path) -> None:
@@ -231,3 +244,51 @@ def test_a_package_with_a_module_of_such_a_name_inside_hides_nothing(
 def test_an_implementation_that_is_not_there_is_named(place: str, says: str) -> None:
     with pytest.raises(UserError, match=f'the implementation "{place}" cannot be imported: {says}'):
         imported(place)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "module", "target", "ours"),
+    [
+        ("probes", "memory_recall", _config("ProbeConfig", "kind", "memory_recall"), "strange", "probes.config:"),
+        ("probes", "memory_recall", _config("ProbeConfig", "kind", "memory_recall"), "strange:Own0", "probes.config:"),
+        ("tasks", "bigram", _config("TaskConfig", "kind", "bigram"), "strange:Own0", "tasks.bigram.config:"),
+        ("experiments", "train", _config("ExperimentConfig", "experiment", "train"), "strange:Own0", "toytf.exper"),
+        ("benchmarks", "steps", "measure = dict", "strange:measure", "toytf.benchmarks.steps:measure"),
+    ],
+)
+def test_two_plug_ins_of_one_name_are_refused_by_the_names_of_both(
+    group: str, name: str, module: str, target: str, ours: str, command: "Command", tmp_path: Path
+) -> None:
+    path = str(_package(tmp_path, module, f"[toytf.{group}]\n{name} = {target}\n"))
+    ended = command(*(["bench", "none"] if group == "benchmarks" else ["list", group]), cwd=tmp_path, PYTHONPATH=path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.fullmatch(r"toytf: .+\n", ended.stderr)
+    assert f'two of the toytf.{group} are called "{name}"' in ended.stderr
+    assert f"toytf ({ours}" in ended.stderr
+    assert f"strange ({target}" in ended.stderr
+    assert "uninstall one" in ended.stderr
+
+
+def test_two_packages_may_name_one_and_the_same_plug_in(command: "Command", tmp_path: Path) -> None:
+    """As when a package is both installed and on PYTHONPATH, under two spellings of its name."""
+    points = "[toytf.probes]\nagain = probes.config\n[toytf.tasks]\nbigram = tasks.bigram.config:BigramConfig\n"
+    path = str(_package(tmp_path, "", points))
+    for group in ("probes", "tasks"):
+        ended = command("list", group, cwd=tmp_path, PYTHONPATH=path)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_plug_in_whose_name_is_no_name_is_left_out(command: "Command", tmp_path: Path) -> None:
+    module = _config("ProbeConfig", "kind", "../../x", "fine", "two\nlines")
+    path = str(_package(tmp_path, module, "[toytf.probes]\nmine = strange\n"))
+    ended = command("list", "probes", cwd=tmp_path, PYTHONPATH=path)
+    assert ended.returncode == 0
+    assert [line.partition("loaded: ")[2].partition(" cannot")[0] for line in ended.stderr.splitlines()] == [
+        '"../../x"',
+        '"two lines"',
+    ]
+    assert re.search(r"^  fine ", ended.stdout, re.MULTILINE)
+    assert "../../x" not in ended.stdout

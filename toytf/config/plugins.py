@@ -6,6 +6,7 @@ torch. An entry point names one config class, or a module: then all that this mo
 """
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from toytf.config.compose import Overrides, read_config
 from toytf.config.footprint import Keys, Need
 from toytf.config.sections import Config, translate, validate
 from toytf.config.shipped import refuse_hidden
-from toytf.errors import UserError, nearest, one_line
+from toytf.errors import UserError, nearest, one_line, shortened
 from toytf.measurement import Section
 
 
@@ -119,42 +120,56 @@ class ExperimentConfig(Plugin):
 
 @cache
 def plugins(group: str) -> dict[str, Any]:
-    """The entry points of `toytf.<group>`, by name; one that cannot be loaded is named on stderr and left out."""
+    """The entry points of `toytf.<group>`, by name; one that cannot be loaded is named on stderr and left out.
+
+    Two different ones of one name are refused: which of them a config means would depend on what else is installed.
+    """
     refuse_hidden()
     found: dict[str, Any] = {}
+    owners: dict[str, str] = {}
+    base = _BASES.get(group)
     for point in sorted(entry_points(group=f"toytf.{group}"), key=lambda point: point.name):
         try:
             plugin = point.load()
         except (Exception, SystemExit) as error:  # a stranger's package must not take the suite down
             _leave_out(point, repr(error))
             continue
-        base = _BASES.get(group)
-        if base is not None and isinstance(plugin, type) and issubclass(plugin, base):
+        if base is None:
+            named = [(point.name, plugin)]
+        elif isinstance(plugin, type) and issubclass(plugin, base):
             names = _names(plugin, base)
-            if point.name in names:
-                found[point.name] = plugin
-            else:
-                called = " or ".join(names) or "no Literal"
+            if point.name not in names:
+                called = " or ".join(map(str, names)) or "no Literal"
                 _leave_out(point, f"the {_tag(base)} of {plugin.__name__} is {called}, but must be {point.name}")
-        elif base is None:
-            found[point.name] = plugin
+                continue
+            named = [(point.name, plugin)]
         elif isinstance(plugin, ModuleType):
-            found |= _defined_in(plugin, base)
+            named = _defined_in(plugin, base)
         else:
             _leave_out(point, f"it is not a {base.__name__} of toytf.config.plugins")
+            continue
+        package = point.dist.name if point.dist is not None else "a package without a name"
+        for name, defined in named:
+            if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]{0,59}", name):
+                _leave_out(point, f'"{shortened(str(name))}" cannot be a name: use at most 60 letters, digits and _')
+                continue
+            owner = f"{package} ({point.value if ':' in point.value else f'{point.value}:{defined.__name__}'})"
+            if name in found and found[name] is not defined:  # an entry point may well be seen twice
+                raise UserError(
+                    f'two of the toytf.{group} are called "{name}", those of {owners[name]} and {owner}: uninstall one '
+                    "of the two packages, or rename what it defines"
+                )
+            found[name], owners[name] = defined, owner
     return dict(sorted(found.items()))
 
 
 _BASES: dict[str, type[Plugin]] = {"tasks": TaskConfig, "probes": ProbeConfig, "experiments": ExperimentConfig}
 
 
-def _defined_in(module: ModuleType, base: type[Plugin]) -> dict[str, type[Plugin]]:
-    """The config classes of a kind that a module defines, by the name that each has."""
-    found: dict[str, type[Plugin]] = {}
-    for cls in vars(module).values():
-        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module.__name__:
-            found |= dict.fromkeys(_names(cls, base), cls)
-    return found
+def _defined_in(module: ModuleType, base: type[Plugin]) -> list[tuple[str, Any]]:
+    """The config classes of a kind that a module defines, each with the name that it has."""
+    classes = [cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, base)]
+    return [(name, cls) for cls in classes if cls.__module__ == module.__name__ for name in _names(cls, base)]
 
 
 def _tag(base: type[Plugin]) -> str:
