@@ -78,7 +78,10 @@ class KeptFile:
             ) from None
         if sha256(content) != given["sha256"]:
             raise UserError(f"{path} has changed since the run began: restore the file, or start a new run")
-        return json.loads(content)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise UserError(f"{path} is not a list of {self.what}: restore the file, or start a new run") from None
 
 
 @dataclass(frozen=True)

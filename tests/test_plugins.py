@@ -190,7 +190,7 @@ def test_a_mistake_of_a_package_is_one_line(installed: Path, command: "Command",
     previous, config = source / "previous.py", source / "config.py"
     text = previous.read_text()
     previous.write_text(text.replace("ProbeResult([measured],", "ProbeResult([measured, measured],"))
-    said = "agreement/previous is measured twice: give one of the two a different name or factor"
+    said = 'probe "agreement": agreement/previous is measured twice: give one of the two a different name or factor'
     assert ends("run", "copy.yaml", "--out", "run") == f"2 toytf: {said}"
     previous.write_text(text.replace("class Agreement(", "class Agrement("))
     assert ends("run", "copy.yaml", "--out", "run").endswith("copycat.previous has no Agreement")
@@ -200,6 +200,36 @@ def test_a_mistake_of_a_package_is_one_line(installed: Path, command: "Command",
     )
     config.write_text(config.read_text().replace('Literal["agreement"]', 'Literal["agrement"]'))
     assert ends("list", "probes").endswith("the kind of AgreementConfig is agrement, but must be agreement")
+
+
+@pytest.mark.parametrize(
+    ("line", "raised"), [("{}['asked']", "KeyError: 'asked'"), ("raise SystemExit(0)", "SystemExit: 0")]
+)
+def test_an_error_in_a_package_s_code_ends_with_a_line_that_names_it_below_its_traceback(
+    line: str, raised: str, installed: Path, command: "Command", tmp_path: Path
+) -> None:
+    shutil.copytree(installed, tmp_path / "site")
+    previous = tmp_path / "site" / "copycat" / "previous.py"
+    marked = "by_position = right.mean(0).tolist()\n"
+    previous.write_text(previous.read_text().replace(marked, f"{marked}        {line}\n"))
+    (tmp_path / "copy.yaml").write_text(COPY)
+    ended = command("run", "copy.yaml", "--out", "run", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f'{previous}", line ' in ended.stderr  # of the traceback
+    assert ended.stderr.splitlines()[-1] == f'toytf: plug-in "agreement" (copycat.previous:Agreement): {raised}'
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_package_s_study_cannot_write_a_figure_elsewhere(installed: Path, command: "Command", tmp_path: Path) -> None:
+    shutil.copytree(installed, tmp_path / "site")
+    study = tmp_path / "site" / "copycat" / "coincidence.py"
+    text = study.read_text().replace("import Study\n", "import Drawn, Study\nfrom toytf.figures import empty_figure\n")
+    study.write_text(text.replace("yield COIN", "yield Drawn('../../x', empty_figure)\n        yield COIN"))
+    (tmp_path / "chance.yaml").write_text("experiment: coincidence\nlogging: {wandb: 'off'}\n")
+    ended = command("run", "chance.yaml", "--out", "a/run", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith('toytf: coincidence/N2: a figure cannot be called "../../x": ')
+    assert not [*tmp_path.rglob("x.json")]
 
 
 @pytest.mark.parametrize("name", ["tasks", "probes"])

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -196,7 +197,7 @@ def bench_command(
 
 def main() -> None:
     """Run a command; a foreseen end is one line on stderr and an exit code, never a traceback."""
-    from toytf.errors import ToytfError, reason
+    from toytf.errors import ToytfError, plugin_of, reason
 
     _prepare_streams()
     try:
@@ -213,11 +214,14 @@ def main() -> None:
         _end("not enough memory", 1)
     except KeyboardInterrupt:
         _end("stopped immediately; everything saved so far is kept", 130)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # no command of ours calls sys.exit
         usage = getattr(error, "format_message", None)  # an unknown option, a missing argument
-        if usage is None:
+        if usage is not None:
+            _end(f"{usage()} (see toytf --help)", 2)
+        if not plugin_of(error):
             raise
-        _end(f"{usage()} (see toytf --help)", 2)
+        traceback.print_exc()  # for its author
+        _end(f"{plugin_of(error)}: {type(error).__name__}: {reason(error)}", 1)
     else:
         if code == 130:  # what typer makes of Ctrl-C
             _end("stopped immediately; everything saved so far is kept", code)

@@ -1,6 +1,7 @@
 """What can end a command early: each class carries its exit code, and its text is one sentence a person can act on."""
 
 import difflib
+import traceback
 import unicodedata
 from collections.abc import Iterable
 
@@ -71,3 +72,18 @@ def reason(error: BaseException) -> str:
     """Why something failed, in one line: the system's own word for it, or the first line of the message."""
     said = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
     return shortened(str(said) or type(error).__name__)
+
+
+def plugin_of(error: BaseException) -> str:
+    """The plug-in outside of toytf whose code an error comes from: `plug-in "mine" (package.module:Name)`, or nothing.
+
+    It is the innermost one among the callers, by the config that it has as `self.config`, or that its drawing is given.
+    """
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        own = getattr(frame.f_locals.get("self"), "__dict__", {}).get("config")
+        for config in (frame.f_locals.get("config"), own):
+            place = str(getattr(type(config), "implementation", "toytf."))
+            if not place.startswith("toytf."):
+                found = f'plug-in "{getattr(config, "kind", None) or getattr(config, "experiment", "")}" ({place})'
+    return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from toytf.chunks import chunk_size, chunks
 from toytf.errors import UserError
-from toytf.measurement import Measurement, Quantity, Reference
+from toytf.measurement import Measurement, Quantity, Reference, check_measured
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.observed import observed
@@ -153,6 +154,21 @@ def _logits(model: ToyTransformer, batch: Batch) -> Float[Tensor, "b t output"]:
     return torch.cat([fast_forward(model, part.tokens, part.last) for part in parts])
 
 
+def checked(probe: Probe, look: Callable[[], object]) -> ProbeResult:
+    """What a probe finds when it looks; refuses what cannot be written down, and a change of torch for all others."""
+    whose, dtype = f'probe "{probe.config.kind}"', torch.get_default_dtype()
+    try:
+        found = look()
+        if torch.get_default_dtype() != dtype:
+            raise UserError(f"{whose} changed the default dtype of torch to {torch.get_default_dtype()}")
+    finally:
+        torch.set_default_dtype(dtype)
+    if not isinstance(found, ProbeResult):
+        raise UserError(f"{whose} returned a {type(found).__name__}, expected a ProbeResult")
+    check_measured(found.measurements, whose)
+    return found
+
+
 def measure(
     model: ToyTransformer,
     task: Task,
@@ -170,11 +186,8 @@ def measure(
     with sharing():
         with spent_on("probes"):
             for probe in probes:
-                found: object = (probe.glance if glance else probe)(model, task, batch)
-                if not isinstance(found, ProbeResult):
-                    raise UserError(
-                        f'probe "{probe.config.kind}" returned a {type(found).__name__}, expected a ProbeResult'
-                    )
-                results[probe.config.kind] = found
+                results[probe.config.kind] = checked(
+                    probe, partial(probe.glance if glance else probe, model, task, batch)
+                )
         measured = [*role_metrics(model, batch, forward, task), *task.statistics(batch)]
     return [*measured, *(found for result in results.values() for found in result.measurements)], results

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from toytf.errors import UserError
 from toytf.memory import Association
 from toytf.memory.association import Readable
 from toytf.memory.limits import Limits, competing
@@ -64,7 +65,21 @@ def by_name(held: Iterable[Holder]) -> dict[str, tuple[list[Holder], list[Holder
 @torch.no_grad()
 def memories(model: ToyTransformer, task: Task) -> Mapping[str, Memory]:
     """The memories of the task that the model has room for."""
-    return task.memories(model)
+    return fitting(task, model)
+
+
+def fitting(task: Task, model: ToyTransformer) -> Mapping[str, Memory]:
+    """`task.memories`; refuses one whose vectors are not as wide as the stream that its slot reads and writes."""
+    found = task.memories(model)
+    for name, memory in found.items():
+        slot, d = memory.slot, model.config.d_model
+        says = f"task {task.config.kind}: its memory {name}"
+        if slot.layer not in range(model.config.n_layers):
+            raise UserError(f"{says} is in layer {slot.layer}, expected 0 to {model.config.n_layers - 1}")
+        for what, vectors in (("keys", memory.association.keys), ("values", memory.association.values)):
+            if vectors.shape[1] != d:
+                raise UserError(f"{says} has {what} of {vectors.shape[1]} numbers, expected {d}, as model.d_model")
+    return found
 
 
 @torch.no_grad()

@@ -103,8 +103,9 @@ class Group:
     """Is a value that of all seeds together? Then its ± is the error of its fit, the variant `error`."""
 
     def __post_init__(self) -> None:
-        if self.name in ("", "seed", "step", *KINDS) or set(self.name) & set("/@"):
-            raise UserError(f'a group cannot be called "{self.name}"')
+        taken = self.name in ("", "seed", "step", *KINDS)
+        if taken or set(self.name) & set("/@\\") or not self.name.isprintable():
+            raise UserError(f'a group cannot be called "{shortened(self.name)}"')
         for row in self.headline or ():
             row.factors()  # a mistake in a phrase should show before anything is measured
 
@@ -249,7 +250,7 @@ def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> d
     for measured in measurements:
         name = measured.flat
         if name in taken:
-            raise UserError(f"{name} is measured twice: give one of the two a different name or factor")
+            raise UserError(_twice(name))
         taken.add(name)
         if measured.value is not None:
             row[name] = measured.value
@@ -258,6 +259,32 @@ def as_row(measurements: Iterable[Measurement], *, references: bool = True) -> d
             if level is not None:
                 row[reference_name(kind, name)] = level
     return row
+
+
+def check_measured(found: Iterable[object], whose: str) -> None:
+    """Refuse what is no measurement, or has a value or a name that cannot be written down; whose: who gave it."""
+    taken: set[str] = set()
+    for one in found:
+        if not isinstance(one, Measurement):
+            raise UserError(f"{whose} gave a {type(one).__name__}, expected measurements: Group.measurement makes them")
+        name = one.flat
+        if len(name) > LONGEST or not name.isprintable():
+            raise UserError(f'{whose} gave a metric that cannot be called "{shortened(name)}"')
+        if name in taken:
+            raise UserError(f"{whose}: {_twice(name)}")
+        taken.add(name)
+        for kind, level in {"value": one.value, **vars(one.reference)}.items():
+            if not isinstance(level, float | int | None):
+                what = f"{shortened(str(level))}, a {type(level).__name__}"
+                raise UserError(f"{whose} gave {name} the {kind} {what}: expected a number, or None for nothing")
+
+
+def _twice(name: str) -> str:
+    return f"{name} is measured twice: give one of the two a different name or factor"
+
+
+LONGEST = 200
+"""Characters of a flat name."""
 
 
 def quantity_of(name: str) -> Quantity:

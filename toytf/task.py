@@ -174,6 +174,10 @@ class Memory:
         raise ValueError(f'no rule for an ideal matrix is called "{rule}": hebbian or least_squares')
 
 
+def _shape(values: Tensor) -> str:
+    return "x".join(map(str, values.shape)) or "()"
+
+
 class Task(ABC):
     """A distribution over token sequences, on one device."""
 
@@ -243,6 +247,33 @@ class Task(ABC):
                 f"{nearest(self.goal, self.config.roles)}"
             )
 
+    def check_batch(self, batch: Batch, n: int) -> None:
+        """Refuse what `sample(n)` gave if it is not what the task itself says: its sizes, its roles, its vocabulary."""
+        says = f"task {self.config.kind}: sample({n}) gave"
+        if not isinstance(batch, Batch):
+            raise UserError(f"{says} a {type(batch).__name__}, expected a Batch")
+        tokens, targets = batch.tokens, batch.targets
+        if tokens.ndim != 2 or len(tokens) != n or tokens.shape[1] > self.n_positions:
+            expected = f"{n} sequences of at most {self.n_positions} tokens"
+            raise UserError(f"{says} tokens of the shape {_shape(tokens)}, expected {expected}")
+        if targets.ndim != 2 or len(targets) != n or not 0 < targets.shape[1] <= tokens.shape[1]:
+            expected = f"{_shape(tokens)}, or less if only the last positions are asked"
+            raise UserError(f"{says} targets of the shape {_shape(targets)}, expected {expected}")
+        for what, ids, names in (("token", tokens, self.token_names), ("target", targets, self.output_names)):
+            wrong = ids[(ids < 0) | (ids >= len(names))]
+            if len(wrong):
+                raise UserError(f"{says} the {what} {int(wrong[0])}, expected 0 to {len(names) - 1}")
+        for role in self.config.roles:
+            if role not in batch.roles:
+                has = ", ".join(batch.roles) or "none"
+                raise UserError(f'{says} no role "{role}", which its config names: it has {has}')
+        for role, asked in batch.roles.items():
+            if asked.shape != targets.shape or asked.dtype != torch.bool:
+                what = f"{_shape(asked)} of {asked.dtype}, expected {_shape(targets)} of torch.bool, as the targets"
+                raise UserError(f'{says} the role "{role}" as {what}')
+        if not any(asked.any() for asked in batch.roles.values()):
+            raise UserError(f"{says} no position that is asked in any role")
+
     def check_memories(self, names: Collection[str], known: Collection[str]) -> None:
         """Refuse a name in `model.ideal_memories` that is no memory of the ideal construction."""
         for name in names:
@@ -299,9 +330,11 @@ class Task(ABC):
 
     def ideal_memories(self, model: ToyTransformer) -> dict[str, Memory]:
         """The memories that `ideal` writes: those of the solution or, if it names none, all with single answers."""
+        from toytf.holder import fitting
+
         return {
             name: memory
-            for name, memory in self.memories(model).items()
+            for name, memory in fitting(self, model).items()
             if (name in self.solution if self.solution else memory.conditional is None)
         }
 

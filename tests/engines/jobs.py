@@ -36,6 +36,10 @@ def stumble() -> None:
     raise ZeroDivisionError("nobody foresaw this")
 
 
+def leave() -> None:
+    sys.exit(3)
+
+
 def give_what_does_not_pickle() -> Any:
     return lambda: None
 

@@ -70,6 +70,13 @@ def test_one_job_at_a_time_needs_no_worker_and_keeps_the_order() -> None:
     assert asked == ["refuse", "stumble"]
 
 
+def test_a_job_that_would_end_the_process_costs_nobody_else() -> None:
+    left, other = run_jobs([job("leave"), job("stumble")], OPTIONS["here"])
+    assert isinstance(left.error, JobLost)
+    assert str(left.error) == "leave: SystemExit: 3"
+    assert str(other.error) == "stumble: ZeroDivisionError: nobody foresaw this"
+
+
 def test_failures_keep_their_class_and_cost_nobody_else(
     options: EngineOptions, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toytf.engines.job import Ended, Job, JobLost
-from toytf.errors import Interrupted, ToytfError, reason
+from toytf.errors import Interrupted, ToytfError, plugin_of, reason
 from toytf.stopping import stop_on_interrupt
 
 
@@ -82,8 +82,9 @@ def _timed(name: str, call: Callable[[], Any]) -> Outcome:
         result = call()
     except ToytfError as foreseen:
         error = foreseen
-    except Exception as unforeseen:
-        error = JobLost(f"{name}: {type(unforeseen).__name__}: {reason(unforeseen)}")
+    except (Exception, SystemExit) as unforeseen:
+        whose = filter(None, [name, plugin_of(unforeseen)])
+        error = JobLost(": ".join([*whose, type(unforeseen).__name__, reason(unforeseen)]))
         where = traceback.format_exc()
     return Outcome(result, error, where, time.perf_counter() - began)
 

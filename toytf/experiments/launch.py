@@ -160,7 +160,7 @@ def _begun(
             if not started.finished:
                 add_start(directory, origin, getattr(config, "device", None))
             yield experiment, started
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if is_new and not isinstance(error, Interrupted):
                 started.discard_unless_begun(config, diverged=isinstance(error, RunFailed))
             raise

@@ -37,6 +37,7 @@ from toytf.measurement import (
     Reference,
     Scalar,
     as_row,
+    check_measured,
     flat,
     is_reference,
     plain_scalar,
@@ -209,8 +210,11 @@ class Study(Experiment, Generic[C]):
                     if ended.error is not None:
                         say(ended.traceback.rstrip())
                         raise ended.error
-                    for found in ended.result:
-                        self._record(found, run, metrics, before)
+                    try:
+                        for found in ended.result:
+                            self._record(found, run, metrics, before)
+                    except UserError as error:
+                        raise UserError(f"{name}: {error}") from None
                     order.note(ended.job.name, ended.result, metrics)
                     run.add_seconds({name: ended.seconds})
                     open_jobs[name] -= 1
@@ -241,7 +245,8 @@ class Study(Experiment, Generic[C]):
                 raise UserError("measure returned nothing: it should yield measurements")
             measured, figures = [], []
             for one in found:
-                if isinstance(one, Measurement):
+                if not isinstance(one, Drawn):
+                    check_measured([one], "measure")
                     measured.append(_if_finite(one.placed(at, self._unsaid(at))))
                 elif seed == self.config.seeds[0]:
                     figures.append((one.name, one.draw()))
@@ -338,7 +343,7 @@ def factors(case: Any) -> dict[str, Scalar]:
         value = getattr(case, part.name)
         if value is not None:
             scalar = "x".join(map(str, value)) if isinstance(value, tuple) else plain_scalar(value)
-            if not isinstance(scalar, str | int | float):
+            if not isinstance(scalar, str | int | float) or not str(scalar).isprintable():
                 raise UserError(f"{part.name} = {shortened(str(value))} cannot be a factor: give a number or a word")
             found[part.name] = scalar
     return found

@@ -106,7 +106,7 @@ def _by_headline(section: TableSection) -> dict[Headline, list[TableRow]]:
     found: dict[Headline, list[TableRow]] = {headline: [] for headline in _headlines(section.group)}
     for row in section.rows:
         headline = headline_of(row.quantity)
-        if headline is not None:
+        if headline in found:  # a metric that nobody described has a group of the same name, but with other headlines
             found[headline].append(row)
     taken = {flat(row.quantity) for rows in found.values() for row in rows}
     for headline, rows in found.items():

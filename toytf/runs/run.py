@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, wraps
@@ -361,6 +362,10 @@ class Run:
 
 
 def _figure_file(name: str) -> str:
+    """Where a figure is; whoever measures names it, and must not write elsewhere."""
+    if not re.fullmatch(r"\w[^/\\]{0,149}", str(name)) or not str(name).isprintable():
+        accepted = "at most 150 letters, digits, _, - and ., a letter first"
+        raise UserError(f'a figure cannot be called "{shortened(str(name))}": use {accepted}')
     return f"figures/{name}.json"
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
 from toytf.config.plugins import probe_config
 from toytf.errors import UserError, nearest
+from toytf.evaluation import checked
 from toytf.measurement import Headline, Quantity
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Course, CourseProbe, ProbeResult, losses_of, sharing
@@ -185,10 +186,10 @@ class TrainedRun(Run):
         with sharing():
             for kind, probe in probes.items():
                 if not isinstance(probe, CourseProbe):
-                    found[kind] = probe(model, task, batch)
+                    found[kind] = checked(probe, partial(probe, model, task, batch))
         for kind, probe in probes.items():  # not sharing: nobody else looks at the models of all checkpoints
             if isinstance(probe, CourseProbe):
-                found[kind] = probe.over(self.course(step, seed), task)
+                found[kind] = checked(probe, partial(probe.over, self.course(step, seed), task))
         return {kind: found[kind] for kind in probes}
 
     @cached_property

@@ -8,13 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from toytf.errors import UserError
-from toytf.evaluation import Forward, measure, plain_forward
+from toytf.evaluation import Forward, checked, measure, plain_forward
 from toytf.measurement import Group, Measurement, as_row
 from toytf.models.config import ModelConfig
 from toytf.models.stack import Stack
@@ -145,7 +146,7 @@ class SeedLearner(Learner):
         losses = losses_of(self.config.loss, [{"step": step, **as_row(last.measurements, references=False)}])
         course = past.then(step, self.model, losses)
         found = {
-            (probe.config.kind, ""): probe.over(course, self.task)
+            (probe.config.kind, ""): checked(probe, partial(probe.over, course, self.task))
             for probe in self.probes
             if isinstance(probe, CourseProbe)
         }
@@ -157,6 +158,7 @@ class SeedLearner(Learner):
     ) -> tuple[list[Measurement], dict[str, ProbeResult]]:
         stream = generator(self.seed, "evaluation", step, device=task.device)
         batch = task.sample(self.config.evaluation.sequences, stream)
+        task.check_batch(batch, self.config.evaluation.sequences)
         glance = step != self.config.steps
         measured, results = measure(self.model, task, probes, batch, self.forward, glance=glance)
         return [*measured, *(task.floors() if floors else ())], results

@@ -217,7 +217,7 @@ class _Together:
                 row = as_row(measured, references=found.references)
                 wrong = next((name for name, value in row.items() if not math.isfinite(value)), None)
                 if wrong is not None:
-                    failing(trainee, _diverged(trainee.store, step, wrong))
+                    failing(trainee, _not_a_number(trainee, found, step, wrong))
                     continue
                 if step == self.config.steps:
                     trainee.ended(found)
@@ -252,6 +252,18 @@ def _not_finite(learner: SeedLearner) -> str | None:
     """The first parameter that is not finite."""
     finite = torch.stack([parameter.detach().isfinite().all() for parameter in learner.parameters.values()]).tolist()
     return None if all(finite) else [*learner.parameters][finite.index(False)]
+
+
+def _not_a_number(trainee: Trainee, found: Evaluation, step: int, name: str) -> RunFailed:
+    """Why a metric is not finite: because of the probe that gave it if all weights are, and else of the training."""
+    for (kind, on), result in found.results.items():
+        own = as_row(one.evaluated_on(on) if on else one for one in result.measurements)
+        if name in own and _not_finite(trainee.learner) is None:
+            return RunFailed(
+                f'probe "{kind}" gave {name} = {own[name]} at step {step}, though weights and losses are finite: where '
+                "there is nothing to measure, a probe gives None"
+            )
+    return _diverged(trainee.store, step, name)
 
 
 def _diverged(store: CheckpointStore, step: int, what: str) -> RunFailed:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from toytf.errors import UserError
 from toytf.measurement import KINDS, Reference, reference_name, spread_name
 from toytf.report.learning import learning_figures
 from toytf.report.page import MAP
@@ -40,10 +41,13 @@ def probe_figures(result: "ProbeResult", config: "ProbeConfig", on: str) -> dict
     figures = {}
     for detail, draw in {**drawn, **result.details}.items():
         figure = draw()
+        name = figure_name(config.kind, on, detail)
+        if not hasattr(figure, "layout"):
+            raise UserError(f'probe "{config.kind}" drew a {type(figure).__name__} as {name}, expected a plotly figure')
         figure.layout.meta = {"section": config.section, "folded": bool(detail) or config.section == "facts"}
         if on:
             figure.update_layout(title_text=f"{figure.layout.title.text} ({on})")
-        figures[figure_name(config.kind, on, detail)] = figure
+        figures[name] = figure
     return figures
 
 
