@@ -158,3 +158,8 @@ def test_there_are_never_more_than_twelve_rows_and_every_metric_is_counted_once(
     assert len(table.rows) == len(set(names(table))) <= ROWS
     assert len(table.rows) + table.others == len(metrics)
     assert not metrics or table.rows
+
+
+def test_a_metric_that_nobody_described_is_left_out_of_a_group_of_its_name() -> None:
+    table = short(WHERE.measurement(0.5, "induction"), **{"attention/stray": 1.0})
+    assert (names(table), table.others) == (["attention/induction"], 1)

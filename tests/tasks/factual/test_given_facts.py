@@ -12,6 +12,7 @@ from tasks.factual.task import FactualTask
 from toytf.config.plugins import load_config
 from toytf.errors import UserError
 from toytf.randomness import generator
+from toytf.runs.checksums import sha256
 
 if TYPE_CHECKING:
     from conftest import Refused
@@ -135,3 +136,11 @@ def test_sizes_beside_a_file_are_refused(tmp_path: Path) -> None:
     path.write_text("subject,relation,attribute\na,x,1\n")
     with pytest.raises(UserError, match="n_subjects has no effect with facts"):
         load_config(QUICK, {"task": {"kind": "factual", "n_subjects": 3, "facts": str(path)}})
+
+
+def test_a_kept_file_that_is_nested_too_deeply_is_answered_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text("[" * 200_000)
+    facts = {"file": str(path), "sha256": sha256(path.read_bytes())}
+    with pytest.raises(UserError, match=r"facts\.json is not a list of facts: restore the file"):
+        load_config(QUICK, {"task": {"kind": "factual", "facts": facts}})
