@@ -8,10 +8,14 @@ a record is written down, in metrics.jsonl, summary.json, wandb and claims; `fla
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from string import Formatter
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from toytf.errors import UserError, shortened
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Scalar = str | int | float
 """What a factor of a measurement can be; True says that it is so, such as `weighted`."""
@@ -336,9 +340,9 @@ def to_json(quantities: Mapping[str, Quantity]) -> dict[str, Any]:
 
 def from_json(content: Any) -> dict[str, Quantity]:
     """The quantities that `to_json` wrote; raises TypeError, KeyError or ValueError for anything else."""
-    groups = [_group(**given) for given in content["groups"]]
+    groups = [_group(given) for given in content["groups"]]
     return {
-        str(name): Quantity(groups[group], str(own), _current(name, at), tuple(plain))
+        str(name): Quantity(groups[group], str(own), _current(name, at), tuple(map(str, plain)))
         for name, (group, own, at, plain) in content["metrics"].items()
     }
 
@@ -346,16 +350,19 @@ def from_json(content: Any) -> dict[str, Quantity]:
 def _current(name: str, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The factors of a metric as they are called now: of what is after an @, earlier versions said `test`."""
     renamed = {"test": "on"} if "@" in name.partition("/")[0] else {}
+    if not all(isinstance(value, str | int | float) for value in at.values()):
+        raise TypeError
     return {renamed.get(factor, factor): value for factor, value in at.items()}
 
 
-def _group(
-    *,
-    variants: Iterable[str] = (),
-    headline: Iterable[Any] | None = None,
-    meanings: Iterable[tuple[str, str]] = (),
-    **given: Any,
-) -> Group:
-    shown = None if headline is None else tuple(Headline(*row) for row in headline)
-    told = tuple((str(pattern), str(says)) for pattern, says in meanings)
-    return Group(**given, variants=tuple(variants), headline=shown, meanings=told)
+def _group(given: Mapping[str, Any]) -> Group:
+    if not {*given} <= {part.name for part in fields(Group)}:
+        raise TypeError
+    return _group_schema().validate_python(given)
+
+
+@cache
+def _group_schema() -> "TypeAdapter[Group]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Group)

@@ -1,6 +1,7 @@
 """metrics.jsonl survives a crash at any moment, and says when it was changed."""
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,24 @@ def test_columns_that_were_changed_or_lost_are_named(tmp_path: Path) -> None:
         MetricsFile(tmp_path / "metrics.jsonl")
     columns.write_bytes(content)
     assert len(read_columns(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("group", "at"),
+    [
+        ({"title": 3}, {}),
+        ({"format": "x"}, {}),
+        ({"place": "x"}, {}),
+        ({"variants": [["head"]]}, {}),
+        ({"headline": [["*", "a phrase", "first"]]}, {}),
+        ({}, {"role": None}),
+        ({}, {"role": {"a": 1}}),
+    ],
+)
+def test_columns_of_other_types_are_named_also_where_there_is_no_checksum(
+    group: dict[str, object], at: dict[str, object], tmp_path: Path
+) -> None:
+    told = {"groups": [{"name": "eval", "title": "Loss", **group}], "metrics": {"eval/loss": [0, "loss", at, []]}}
+    (tmp_path / "columns.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"columns\.json has changed since toytf wrote it"):
+        read_columns(tmp_path)
