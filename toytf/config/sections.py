@@ -121,8 +121,13 @@ def dump(config: Config) -> str:
 
 def digest(config: Config, digits: int = 8) -> str:
     """Hexadecimal digits that name a resolved config, whatever it logs to."""
-    content = config.model_dump(mode="json", exclude={"logging"})
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:digits]
+    return digest_of(config.model_dump(mode="json"), digits)
+
+
+def digest_of(content: Mapping[str, Any], digits: int) -> str:
+    """The same of what config.yaml holds."""
+    told = {key: value for key, value in content.items() if key != "logging"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 def flattened(config: Config) -> dict[str, Any]:

@@ -7,26 +7,33 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from toytf.config.sections import Config
-from toytf.config.yaml_text import dump_yaml
+from pydantic import TypeAdapter
+
+from toytf.config.sections import differences
+from toytf.config.yaml_text import dump_yaml, load_yaml
 from toytf.errors import UserError, nearest, one_line, shortened
 from toytf.files import write_atomic
 from toytf.measurement import KINDS, Quantity, quantity_of, reference_name, spread_name
 from toytf.report.headlines import short_table
-from toytf.runs import Run
+from toytf.runs import Run, checksums
+from toytf.runs.checksums import Checksums, read_bytes, sha256
 from toytf.runs.summary import described
 from toytf.sweeps.config import SweepConfig
-from toytf.sweeps.plan import SWEEP_FILE, Asked, Member, Plan, read_sweep
+from toytf.sweeps.plan import PLAN, SWEEP_FILE, Asked, Member, Plan, config_of, is_id_of, read_sweep
 from toytf.sweeps.points import Point, label_of
-from toytf.sweeps.table import column_of, read_measured, read_table, with_factors
+from toytf.sweeps.table import CSV, Row, as_table, column_of, rows_of, with_factors
 from toytf.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PLAN, ERRORS, PAGE, RUNS, FIGURES = "plan.json", "errors.json", "sweep.html", "runs", "figures"
+T = TypeVar("T")
+
+ERRORS, PAGE, RUNS, FIGURES = "errors.json", "sweep.html", "runs", "figures"
+WRITTEN = (SWEEP_FILE, PLAN, RUNS, CSV, FIGURES, PAGE, ERRORS, checksums.NAME)
+"""What a sweep writes into its directory."""
 _SHOWN_OF_STUDY = 3
 _ASKED = 20
 """Runs that are looked at for what metrics are about."""
@@ -43,22 +50,32 @@ class Failure:
     """Where, if nobody foresaw it."""
 
 
+@dataclass(frozen=True)
+class _PlanFile:
+    factors: tuple[str, ...]
+    log: frozenset[str]
+    runs: tuple[Member, ...]
+
+
 class Sweep:
-    """A directory with sweep.yaml, plan.json, runs/, table.csv, table.parquet, figures/ and sweep.html."""
+    """A directory with sweep.yaml, plan.json, runs/, table.csv, figures/ and sweep.html."""
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
         if not (self.directory / PLAN).is_file():
-            raise UserError(f"{directory}: not the directory of a sweep (it has no {PLAN})")
-        content = _read_json(self.directory / PLAN)
+            lost = (self.directory / SWEEP_FILE).is_file() and (self.directory / RUNS).is_dir()
+            hint = f"; if it was lost, write it again: {self.resume_command}" if lost else ""
+            raise UserError(f"{directory}: not the directory of a sweep (it has no {PLAN}){hint}")
+        ours = (self.directory / SWEEP_FILE).is_file()
+        mend = f"remove it, then write it again: {self.resume_command}" if ours else "choose another directory"
+        written = Checksums(self.directory)[PLAN]
+        if isinstance(written, list) and sha256(read_bytes(self.directory / PLAN)) not in written:
+            raise UserError(f"{self.directory / PLAN} has changed since toytf wrote it: {mend}")
+        plan = _read(self.directory / PLAN, _PlanFile, mend)
+        self.factors, self.log, self.members = plan.factors, plan.log, plan.runs
+        self._known: dict[str, tuple[bytes | None, list[Row]]] = {}
         self._shown: tuple[str, ...] = ()
         self._about: dict[str, tuple[Quantity, str]] = {}
-        try:
-            self.factors = tuple(map(str, content["factors"]))
-            self.log = frozenset(map(str, content["log"]))
-            self.members = tuple(Member(**member) for member in content["runs"])
-        except (KeyError, TypeError):
-            raise UserError(f"{self.directory / PLAN} is damaged: restore it, or start with another --out") from None
 
     # What was asked for
 
@@ -107,7 +124,9 @@ class Sweep:
     def failures(self) -> dict[str, Failure]:
         """By run id, why it failed."""
         path = self.directory / ERRORS
-        return {run: Failure(**told) for run, told in _read_json(path).items()} if path.exists() else {}
+        mend = f"remove it, then try again what failed: {self.resume_command}"
+        found = _read(path, dict[str, Failure], mend) if path.exists() else {}
+        return {member.id: found[member.id] for member in self.members if member.id in found}
 
     @property
     def failed(self) -> "pd.DataFrame":
@@ -127,10 +146,36 @@ class Sweep:
         """The last value of every metric of every run and seed: run, factors, seed, metric, value, ideal, theory …"""
         return with_factors(self.measured(), self.members, self.factors)
 
-    def measured(self, known: "pd.DataFrame | None" = None) -> "pd.DataFrame":
-        """The same without factors; known: what was read before."""
-        known = read_table(self.directory) if known is None else known
-        return read_measured(self.directory / RUNS, self.members, known)
+    def measured(self) -> "pd.DataFrame":
+        """The same without factors, from the runs themselves."""
+        return as_table([row for member in self.members if self.run(member).finished for row in self._rows(member)])
+
+    def _rows(self, member: Member) -> list[Row]:
+        """The rows of a finished run, which is read again only if its checksums have changed."""
+        run = self.run(member)
+        now = read_bytes(run.directory / checksums.NAME) if Checksums(run.directory).exist else None
+        before, rows = self._known.get(member.id, (None, []))
+        if now is None or now != before:
+            self._check_identity(run, member)
+            rows = list(rows_of(run, member))
+            self._known[member.id] = now, rows
+        return rows
+
+    def _check_identity(self, run: Run, member: Member) -> None:
+        """Refuse a directory that holds another run than its name says."""
+        again = f"remove the directory, then do this run again: {self.resume_command}"
+        if not run.config_file.is_file():
+            raise UserError(f"{run.directory} has a summary but no {run.config_file.name}: restore it, or {again}")
+        Checksums(run.directory).check(run.config_file.name, f"restore it from a copy, or {again}")
+        content = load_yaml(read_bytes(run.config_file).decode(errors="replace"), str(run.config_file))
+        if isinstance(content, dict) and is_id_of(member.id, content):
+            return
+        # A stack that was asked for, or a plug-in that fills in keys of its own: see whether that is all.
+        asked = config_of(self.asked, member).resolved(run.config)
+        of_machine = ("stack ", "device ", "threads ")
+        changed = [one for one in differences(asked, run.config) if not one.startswith(of_machine)]
+        if changed:
+            raise UserError(f"{run.directory} holds another run ({'; '.join(changed)}): {again}")
 
     @property
     def points(self) -> "pd.DataFrame":
@@ -286,8 +331,11 @@ def open_sweep(directory: Path | str) -> Sweep:
 
 def write_sweep(plan: Plan, directory: Path) -> Sweep:
     """Write down what was asked for and which runs that means."""
-    write_atomic(directory / SWEEP_FILE, dump_yaml(_as_config(plan.asked)).encode())
-    write_atomic(directory / PLAN, plan_json(plan))
+    write_atomic(directory / SWEEP_FILE, sweep_yaml(plan))
+    path, content = directory / PLAN, plan_json(plan)
+    before = [sha256(read_bytes(path))] if path.exists() else []
+    Checksums(directory)[PLAN] = [*before, sha256(content)]  # both, as a kill may come before the next line
+    write_atomic(path, content)
     return Sweep(directory)
 
 
@@ -300,18 +348,20 @@ def plan_json(plan: Plan) -> bytes:
     return f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode()
 
 
-def _as_config(asked: Asked) -> dict[str, Any]:
+def sweep_yaml(plan: Plan) -> bytes:
     """A config that gives the same sweep again."""
-    section: Config = asked.section
-    told = section.model_dump(mode="json", exclude_defaults=True)
-    return {**asked.base, "sweep": {**({"title": asked.title} if asked.title else {}), **told}}
+    asked = plan.asked
+    told = asked.section.model_dump(mode="json", exclude_defaults=True)
+    title = {"title": asked.title} if asked.title else {}
+    return dump_yaml({**asked.base, "sweep": {**title, **told}}).encode()
 
 
-def _read_json(path: Path) -> Any:
+def _read(path: Path, kind: type[T], mend: str) -> T:
+    """What a JSON file of a sweep holds; `mend` says what to do if it is not that."""
     try:
-        return json.loads(path.read_bytes())
-    except (ValueError, OSError, RecursionError):
-        raise UserError(f"{path} is damaged: restore it, or start the sweep with another --out") from None
+        return TypeAdapter(kind).validate_json(read_bytes(path), strict=True)
+    except ValueError:
+        raise UserError(f"{path} is not what a sweep has written there: {mend}") from None
 
 
 def member_label(member: Member) -> str:

@@ -9,6 +9,7 @@ from toytf.config.yaml_text import inline_yaml
 from toytf.errors import shortened
 from toytf.files import write_atomic
 from toytf.report.page import Figures, as_script, template
+from toytf.runs.checksums import Checksums, read_bytes, sha256
 from toytf.sweeps.figures import sweep_figures
 from toytf.sweeps.findings import cell, findings, level, levels
 from toytf.sweeps.opened import FIGURES, PAGE, RUNS, Sweep, member_label
@@ -29,12 +30,15 @@ def write_page(sweep: Sweep, measured: "pd.DataFrame") -> None:
     """Write sweep.html, and each figure as plotly JSON into figures/."""
     drawn = dict(sweep_figures(sweep, measured))
     folder = sweep.directory / FIGURES
+    known = Checksums(sweep.directory)
     for path in folder.glob("*.json"):
-        if path.stem not in drawn:
-            path.unlink()  # of metrics that were shown before
+        if path.stem not in drawn and known[f"{FIGURES}/{path.name}"] == sha256(read_bytes(path)):
+            path.unlink()  # ours, of a metric that was shown before
     for name, figure in drawn.items():
         folder.mkdir(exist_ok=True)
-        write_atomic(folder / f"{name}.json", figure.to_json().encode())
+        content = figure.to_json().encode()
+        known[f"{FIGURES}/{name}.json"] = sha256(content)
+        write_atomic(folder / f"{name}.json", content)
     write_atomic(sweep.directory / PAGE, page(sweep, measured, drawn).encode())
 
 

@@ -9,15 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from toytf.catalogue import first_comment
 from toytf.config.compose import Overrides, parse_override, read_config, source_file
 from toytf.config.plugins import ExperimentConfig, experiment_schema, lies_in_run, load_config
-from toytf.config.sections import Config, digest, flattened, translate, validate
+from toytf.config.sections import Config, digest, digest_of, flattened, translate, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.sweeps.config import MOST_RUNS, FigureConfig, SweepConfig
 from toytf.sweeps.expression import keys_of, value_of
@@ -32,7 +33,7 @@ FEW = 4
 """So few runs are not parted into two groups: a stack of two brings little."""
 
 Source = Path | str | Mapping[str, Any]
-SWEEP_FILE = "sweep.yaml"
+SWEEP_FILE, PLAN = "sweep.yaml", "plan.json"
 
 
 class _File(Config):
@@ -57,7 +58,7 @@ class Asked:
 class Member:
     """One run of a sweep, as far as its results are concerned."""
 
-    id: str
+    id: Annotated[str, Field(pattern="^[0-9a-f]+$")]
     point: int
     at: Point
     """The factors of its point."""
@@ -115,6 +116,9 @@ def plan_sweep(source: Source, overrides: Overrides = ()) -> Plan:
 def read_sweep(source: Source, overrides: Overrides = ()) -> Asked:
     """The config with its section `sweep:`, changed by overrides: a list of values, or log(…), becomes a factor."""
     label = str(source) if isinstance(source, str | Path) else "config"
+    lost = Path(source) if isinstance(source, str | Path) else Path()
+    if lost.name == SWEEP_FILE and not lost.exists() and lost.with_name(PLAN).exists():
+        raise UserError(f"{lost} is missing: restore it, or begin the sweep by its first command again, with --resume")
     base = read_config(source)
     given = base.pop("sweep", None)
     if isinstance(source, str | Path) and lies_in_run(Path(source)):
@@ -238,6 +242,19 @@ def _by_seed(config: ExperimentConfig) -> Sequence[tuple[ExperimentConfig, int |
     if not config.trains_model or not seeds:
         return [(config, None)]
     return [(config.model_copy(update={"seeds": (seed,)}), seed) for seed in seeds]
+
+
+def config_of(asked: Asked, member: Member) -> ExperimentConfig:
+    """The config that was asked for at a run of a sweep."""
+    seeds = asked.section.numbers() if member.seed is None else [member.seed]
+    return _small(_load(asked.base, member.at, {} if seeds is None else {"seeds": seeds}))
+
+
+def is_id_of(run: str, content: Mapping[str, Any]) -> bool:
+    """Is this the id of a config, as config.yaml holds it: with what a run has filled in where it said `auto`?"""
+    open_keys = [key for key in ("device", "stack") if key in content]
+    ways = product(*(("auto", content[key]) for key in open_keys))
+    return any(digest_of({**content, **dict(zip(open_keys, way, strict=True))}, ID_DIGITS) == run for way in ways)
 
 
 def axes_of(figure: FigureConfig) -> list[str]:

@@ -12,13 +12,15 @@ from toytf.config.plugins import ExperimentConfig
 from toytf.engines import Ended, EngineOptions, Job, JobLost, check_engine, run_jobs
 from toytf.errors import Interrupted, SystemRefused, ToytfError, UserError, reason
 from toytf.report.terminal import SweepLine
+from toytf.runs.checksums import read_bytes
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin
 from toytf.stopping import stop_asked, stop_on_interrupt
-from toytf.sweeps.opened import PLAN, RUNS, Failure, Sweep, member_label, write_sweep
+from toytf.sweeps.opened import RUNS, WRITTEN, Failure, Sweep, member_label, sweep_yaml, write_sweep
 from toytf.sweeps.page import write_page
-from toytf.sweeps.plan import SWEEP_FILE, Plan, PlannedRun, Source, plan_sweep
+from toytf.sweeps.plan import PLAN, SWEEP_FILE, Plan, PlannedRun, Source, plan_sweep
 from toytf.sweeps.table import with_factors, write_table
+from toytf.words import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +76,7 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
         raise UserError(f"{directory}: cannot be written: {why}") from None
     with locked(directory):
         sweep = write_sweep(plan, directory)
+        sweep.measured()  # what is wrong with a finished run should show before others are trained
         work = _Work(plan, sweep, retry=retry)
         with stop_on_interrupt():
             try:
@@ -91,17 +94,21 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
 
 
 def _check_directory(plan: Plan, directory: Path, *, resume: bool) -> None:
-    """Refuse a directory that holds something else, or a sweep that nobody asked to go on with.
+    """Refuse a directory with files that would be overwritten, or a sweep that nobody asked to go on with.
 
-    A sweep may have grown: by values, or by seeds.
+    A sweep may have grown: by values, or by seeds. Without its plan.json it is known by its sweep.yaml.
     """
-    if (directory / PLAN).exists():
+    there = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    taken = [name for name in (*WRITTEN, "config.yaml") if name in there]
+    if PLAN in taken:
         if not {member.id for member in Sweep(directory).members} <= {run.id for run in plan.runs}:
             raise UserError(f"{directory} holds a different sweep: choose another --out")
-        if not resume:
-            raise UserError(f"{directory} already holds a sweep: add --resume to continue it, or choose another --out")
-    elif (directory / "config.yaml").exists() or (directory / RUNS).exists():
-        raise UserError(f"{directory} holds something else: choose another --out")
+    elif taken and not (SWEEP_FILE in taken and read_bytes(directory / SWEEP_FILE) == sweep_yaml(plan)):
+        raise UserError(
+            f"{directory} already has {listed(taken)}, which this sweep did not write: choose another --out"
+        )
+    if taken and not resume:
+        raise UserError(f"{directory} already holds a sweep: add --resume to continue it, or choose another --out")
 
 
 class _Work:
@@ -112,7 +119,6 @@ class _Work:
         self._sizes = {run.group: len(group) for group in plan.groups for run in group}
         self._failures = {} if retry else {run: why for run, why in sweep.failures.items() if self._stays(run, why)}
         sweep.write_failures(self._failures)
-        self._measured: pd.DataFrame | None = None
         self._next_table = time.monotonic() + TABLE_EVERY
 
     def _stays(self, run: str, why: Failure) -> bool:
@@ -167,11 +173,11 @@ class _Work:
     def write_table(self) -> "pd.DataFrame":
         """Write what has been measured so far."""
         began = time.monotonic()
-        self._measured = self._sweep.measured(self._measured)
-        write_table(with_factors(self._measured, self._sweep.members, self._sweep.factors), self._sweep.directory)
+        measured = self._sweep.measured()
+        write_table(with_factors(measured, self._sweep.members, self._sweep.factors), self._sweep.directory)
         ended = time.monotonic()
         self._next_table = ended + max(TABLE_EVERY, TABLE_SHARE * (ended - began))
-        return self._measured
+        return measured
 
     def conclude(self) -> None:
         """Write table, figures and page."""

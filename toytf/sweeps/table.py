@@ -3,7 +3,6 @@
 Rows are in the order of the plan, whatever ended first: all engines give the same bytes.
 """
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,39 +21,22 @@ if TYPE_CHECKING:
 MEASURED = ("run", "seed", "metric", "group", "name", "variant", "value", *KINDS)
 """The columns besides the factors."""
 
-CSV, PARQUET = "table.csv", "table.parquet"
+CSV = "table.csv"
+
+Row = tuple[Any, ...]
+"""One value of each of these columns."""
 
 
-def read_measured(
-    runs: Path, members: Iterable[Member], known: "pd.DataFrame | None" = None
-) -> "pd.DataFrame":  # fmt: skip
-    """What the finished runs of a sweep measured; of those that are in `known`, what is there.
-
-    Finished runs never change, so that none has to be read twice.
-    """
+def as_table(rows: Iterable[Row]) -> "pd.DataFrame":
+    """Rows of runs as a table without factors."""
     import pandas as pd
 
-    members = list(members)
-    place = {member.id: i for i, member in enumerate(members)}
-    if known is not None:  # somebody may have removed a run
-        known = known[known["run"].isin([run for run in known["run"].unique() if Run(runs / run).finished])]
-    seen = set() if known is None else set(known["run"].unique())
-    rows = [
-        row
-        for member in members
-        if member.id not in seen and Run(runs / member.id).finished
-        for row in rows_of(Run(runs / member.id), member)
-    ]
-    found = pd.DataFrame(rows, columns=list(MEASURED)).astype(
+    return pd.DataFrame(rows, columns=list(MEASURED)).astype(
         {"seed": "int64", "variant": bool, **dict.fromkeys(("value", *KINDS), float)}
     )
-    if known is None or known.empty:
-        return found
-    both = known[known["run"].isin(place)] if found.empty else pd.concat([known[known["run"].isin(place)], found])
-    return both.sort_values("run", key=lambda ids: ids.map(place), kind="stable").reset_index(drop=True)
 
 
-def rows_of(run: Run, member: Member) -> Iterator[tuple[Any, ...]]:
+def rows_of(run: Run, member: Member) -> Iterator[Row]:
     """The rows of one finished run.
 
     The summary of one seed has its last values, which is much faster to read than all rows of the run.
@@ -71,9 +53,7 @@ def rows_of(run: Run, member: Member) -> Iterator[tuple[Any, ...]]:
         yield from _rows(member.id, int(str(seed)), last, columns)
 
 
-def _rows(
-    run: str, seed: int, last: Mapping[str, float], columns: Mapping[str, Quantity]
-) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+def _rows(run: str, seed: int, last: Mapping[str, float], columns: Mapping[str, Quantity]) -> Iterator[Row]:
     for metric, about in described(last, columns).items():
         levels = (last.get(reference_name(kind, metric)) for kind in KINDS)
         yield run, seed, metric, about.group.name, about.name, about.is_variant, last[metric], *levels
@@ -103,19 +83,5 @@ def _cells(values: Sequence[Any]) -> list[Any]:
 
 
 def write_table(table: "pd.DataFrame", directory: Path) -> None:
-    """Write table.csv and table.parquet, each whole or not at all."""
+    """Write table.csv, whole or not at all."""
     write_atomic(directory / CSV, table.to_csv(index=False, lineterminator="\n").encode())
-    file = io.BytesIO()
-    table.to_parquet(file, index=False)
-    write_atomic(directory / PARQUET, file.getvalue())
-
-
-def read_table(directory: Path) -> "pd.DataFrame | None":
-    """What table.parquet has of the runs, without factors; None if it is not there, or not whole."""
-    import pandas as pd
-
-    try:
-        found = pd.read_parquet(directory / PARQUET, columns=list(MEASURED))
-    except (OSError, ValueError, KeyError):  # pyarrow's own errors are such
-        return None
-    return found.astype({"run": object, **dict.fromkeys(("metric", "group", "name"), object)})
