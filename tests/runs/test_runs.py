@@ -229,7 +229,7 @@ def test_inspect_does_not_write_over_what_is_no_page(tiny_run: toytf.Run, invoke
     before = tiny_run.config_file.read_bytes()
     ended = invoke("inspect", tiny_run.directory, "--html", tiny_run.config_file)
     assert (ended.code, ended.out) == (2, "")
-    assert "is not an HTML page" in ended.err
+    assert "is not a page of toytf" in ended.err
     assert tiny_run.config_file.read_bytes() == before
 
 

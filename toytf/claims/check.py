@@ -18,6 +18,7 @@ from toytf.engines import EngineOptions
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason, shortened
 from toytf.files import write_atomic
 from toytf.runs import Run
+from toytf.runs.checksums import read_bytes
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin
 from toytf.words import counted, say
@@ -47,6 +48,7 @@ def check_claims(
         raise UserError(f"{out}: cannot be written: {reason(error)}") from None
     outcomes: dict[str, Outcome] = {}
     with locked(out):
+        _refuse_foreign(out)
         for outcome in _one_by_one(chosen) if options.in_this_process else _at_once(chosen, options):
             outcomes[outcome.name] = outcome
             _write([outcomes[name] for name in files if name in outcomes], out)
@@ -90,7 +92,8 @@ def _at_once(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Outc
         for one in [one for one in undecided if not waiting[one.name]]:
             undecided.remove(one)
             failed = {run: failures[path] for run, path in one.directories.items() if path in failures}
-            seeds = {run: Run.open(path).seeds for run, path in one.directories.items() if run not in failed}
+            ended = {run: path for run, path in one.directories.items() if run not in failed}
+            seeds = {run: _ended(one.configs[run], path).seeds for run, path in ended.items()}
             outcome = _outcome(one, seeds, failed)
             say(f"{one.name}: {outcome.verdict}; {counted(len(undecided), 'claim')} left")
             yield outcome
@@ -142,6 +145,11 @@ def _checked(one: _Chosen) -> Outcome:
     return _outcome(one, seeds, failed)
 
 
+def _ended(config: ExperimentConfig, directory: Path) -> Run:
+    """The run that has ended in a directory; one of another config is refused."""
+    return Run.start(directory, config.resolved(Run.open(directory).config), resume=True)
+
+
 def _outcome(one: _Chosen, seeds: "Mapping[str, pd.DataFrame]", failed: Mapping[str, RunFailed]) -> Outcome:
     """The verdict on a claim from the seeds of its runs, and why there are none of some."""
     note = " ".join(filter(None, (one.claim.note, *(f"{run}: {failed[run]}." for run in one.configs if run in failed))))
@@ -182,6 +190,20 @@ def _meant(name: str, files: dict[str, Path]) -> dict[str, Path]:
         raise UserError(f'claim "{former}" is now called {RENAMED_CLAIMS[former]}')
     hint = nearest_shipped(name, [*files, *areas])
     raise UserError(f"{shortened(name)}: no such claim{hint} (`toytf list claims` shows all that ship with toytf)")
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Refuse a directory with a claims.json or claims.html that no check of claims has written."""
+    from toytf.report.page import is_page
+
+    verdicts, page = out / "claims.json", out / "claims.html"
+    try:
+        known = json.loads(read_bytes(verdicts)) if verdicts.exists() else []
+    except (ValueError, RecursionError):
+        known = None
+    ours = isinstance(known, list) and all(isinstance(one, dict) and "verdict" in one for one in known)
+    if not ours or (page.exists() and not is_page(page)):
+        raise UserError(f"{page if ours else verdicts} already exists and is not of toytf: choose another --out")
 
 
 def _write(outcomes: list[Outcome], out: Path) -> None:

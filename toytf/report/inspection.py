@@ -11,7 +11,7 @@ from typing import Any
 from toytf.errors import UserError, one_line, reason
 from toytf.files import write_atomic
 from toytf.measurement import as_row
-from toytf.report.page import render, run_figures
+from toytf.report.page import is_page, render, run_figures
 from toytf.report.terminal import print_table
 from toytf.runs import Run
 
@@ -21,10 +21,10 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
 
     Without a place for it, one run keeps its page, and that of several is compare.html beside the first.
     """
-    runs = [Run.open(directory) for directory in directories]
-    if html is not None and html.exists() and html.suffix not in (".html", ".htm"):
-        raise UserError(f"--html {html}: this file already exists and is not an HTML page: choose another name")
+    runs = [_opened(directory) for directory in directories]
     path = html or (runs[0].report_file if len(runs) == 1 else _beside(runs[0].directory) / "compare.html")
+    if path != runs[0].report_file and path.exists() and not (path.is_dir() or is_page(path)):
+        raise UserError(f"{path}: this file already exists and is not a page of toytf: choose another name with --html")
     content = render([(run, run_figures(run)) for run in runs]).encode()
     try:
         write_atomic(path, content)
@@ -42,7 +42,7 @@ def print_probes(
     directory: Path, kind: str | None, *, step: int | None, seed: int | None, on: str | None = None
 ) -> None:
     """Run probes on a checkpoint and print the table and the worst pairs."""
-    run = Run.open(directory).trained
+    run = _opened(directory).trained
     kinds = [kind] if kind else [probe.kind for probe in run.config.probes]
     if not kinds:
         raise UserError(f"{directory}: its config lists no probes: choose one with --probe (see `toytf list probes`)")
@@ -51,6 +51,14 @@ def print_probes(
         for metric, pairs in result.failures.items():
             if pairs:
                 print(f"worst of {metric}: " + "; ".join(map(one_line, pairs)))  # noqa: T201
+
+
+def _opened(directory: Path) -> Run:
+    """A run; of a sweep, say where its page is."""
+    page = directory / "sweep.html"
+    if page.is_file():
+        raise UserError(f"{directory}: not a run but a sweep: its page is {page}, its runs are in {directory / 'runs'}")
+    return Run.open(directory)
 
 
 def _beside(directory: Path) -> Path:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toytf.errors import ToytfError, UserError, shortened
@@ -106,6 +107,14 @@ def render(runs: Sequence[tuple[Run, dict[str, Any]]]) -> str:
     return template("page.html.j2").render(
         title=title, articles=articles, comparison=comparison, overlaid=overlaid, data=data, plotly=get_plotlyjs()
     )
+
+
+def is_page(path: Path) -> bool:
+    """Did toytf write this file? The titles of its pages say so."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return "· toytf</title>".encode() in file.read(100_000)
 
 
 class Figures:

@@ -1,0 +1,86 @@
+"""Files that toytf wrote are renewed; a file of the user that has their name is never overwritten."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+import toytf
+
+if TYPE_CHECKING:
+    from conftest import Ended
+
+pytestmark = pytest.mark.repeats_runs
+
+STUDY = {"experiment": "storage", "rules": ["hebbian"], "dimension": 4, "n": 4, "seeds": [0, 1, 2]}
+EXPECTED = {"run": "few", "metric": "recall/hebbian", "comparison": ">=", "value": 0}
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Path:
+    """A claim about storing few pairs, and many."""
+    about = {"title": "A claim", "source": "Nobody 2024", "statement": "Recall is a fraction.", "minutes": 0.1}
+    runs = {name: {**STUDY, "n": n, "logging": {"wandb": "off"}} for name, n in (("few", 4), ("many", 9))}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**about, "runs": runs, "expect": [EXPECTED, {**EXPECTED, "run": "many"}]}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("claims.html", "<title>My claims</title>"),
+        ("claims.json", '{"mine": 1}'),
+        ("claims.json", '["mine"]'),
+        ("claims.json", "not JSON"),
+    ],
+)
+def test_claims_of_the_user_are_kept(
+    name: str, content: str, claim: Path, invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text(content)
+    ended = invoke("claims", claim, "--out", out)
+    says = f"toytf: {out / name} already exists and is not of toytf: choose another --out\n"
+    assert (ended.code, ended.out, ended.err) == (2, "", says)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {name: content}
+
+
+def test_verdicts_are_renewed_and_a_run_under_the_name_of_another_is_refused(
+    claim: Path, invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert invoke("claims", claim, "--out", out).code == 0
+    for name in ("claims.json", "claims.html"):
+        (out / name).write_text((out / name).read_text(encoding="utf-8").replace("a fraction", "gone"))
+    for jobs in (1, 2):
+        assert invoke("claims", claim, "--out", out, "--jobs", jobs).code == 0
+        assert "gone" not in (out / "claims.json").read_text() + (out / "claims.html").read_text(encoding="utf-8")
+    few, many = sorted((out / "runs").iterdir(), key=lambda path: toytf.Run.open(path).config.n)  # type: ignore[attr-defined]
+    shutil.rmtree(few)
+    shutil.copytree(many, few)
+    for jobs in (1, 2):
+        ended = invoke("claims", claim, "--out", out, "--jobs", jobs)
+        assert (ended.code, ended.out) == (2, "")
+        assert f"{few} holds a run with a different config (n 9 → 4)" in ended.err
+
+
+def test_a_page_of_the_user_is_kept_and_ones_own_is_renewed(invoke: "Callable[..., Ended]", tmp_path: Path) -> None:
+    study = {**STUDY, "logging": {"wandb": "off"}}
+    runs = [toytf.run(study, {"n": n}, out=tmp_path / f"n{n}").directory for n in (4, 6)]
+    for page, arguments in (
+        (tmp_path / "compare.html", runs),
+        (tmp_path / "page.html", [runs[0], "--html", tmp_path / "page.html"]),
+    ):
+        page.write_text("<title>Mine</title>")
+        refused = invoke("inspect", *arguments)
+        says = f"toytf: {page}: this file already exists and is not a page of toytf: choose another name with --html\n"
+        assert (refused.code, refused.out, refused.err) == (2, "", says)
+        assert page.read_text() == "<title>Mine</title>"
+        page.unlink()
+        for _ in range(2):
+            assert invoke("inspect", *arguments).code == 0
