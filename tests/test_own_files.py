@@ -1,5 +1,6 @@
 """Files that toytf wrote are renewed; a file of the user that has their name is never overwritten."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,3 +85,47 @@ def test_a_page_of_the_user_is_kept_and_ones_own_is_renewed(invoke: "Callable[..
         page.unlink()
         for _ in range(2):
             assert invoke("inspect", *arguments).code == 0
+
+
+# --- names of files
+
+
+def test_a_name_that_is_no_text_has_its_pages(invoke: "Callable[..., Ended]", tmp_path: Path) -> None:
+    """As any name beyond ASCII in the C locale, and one of other bytes than UTF-8 in all."""
+    study, folder = {**STUDY, "logging": {"wandb": "off"}}, tmp_path / os.fsdecode(b"caf\xe9")
+    first = toytf.run(study, out=folder / os.fsdecode(b"r\xff"))
+    assert first.report_file.is_file()
+    assert invoke("inspect", first.directory).code == 0
+    swept = toytf.sweep(study, {"n": [4, 6]}, out=folder / os.fsdecode(b"s\xff"), jobs=1)
+    assert (swept.directory / "sweep.html").is_file()
+    assert {run.config.logging.group for run in swept.runs} == {"s\ufffd"}  # type: ignore[attr-defined]
+    assert invoke("inspect", *(run.directory for run in swept.runs)).code == 0
+
+
+def test_control_characters_of_a_name_are_not_obeyed_by_the_terminal(
+    claim: Path, invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    """Its two spaces stay, however: the last line is a path."""
+    out = tmp_path / "a\n\x1b[31mb  c"
+    file = tmp_path / "study.yaml"
+    file.write_text(yaml.safe_dump({**STUDY, "logging": {"wandb": "off"}, "sweep": {"grid": {"n": [4, 6]}}}))
+    swept = invoke("sweep", file, "--out", out / "sweep", "--jobs", "1")
+    shown = f"{tmp_path}/a\\n\\x1b[31mb  c"
+    assert swept.out.splitlines()[-2:] == [f"page: {shown}/sweep/sweep.html", f"{shown}/sweep"]
+    claimed = invoke("claims", claim, "--out", out / "claims")
+    assert claimed.out.splitlines()[-1] == f"{shown}/claims/claims.json"
+    compared = invoke("inspect", *(out / "claims" / "runs").iterdir())
+    assert compared.out == f"{shown}/claims/runs/compare.html\n"
+
+
+def test_a_working_directory_that_is_gone_is_named(
+    invoke: "Callable[..., Ended]", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for command in (["run", "quickstart", "--out", tmp_path / "run"], ["sweep", "sweeps/tiny", "--jobs", "2"]):
+        ended = invoke(*command)
+        says = "toytf: the working directory was deleted: change to another folder\n"
+        assert (ended.code, ended.out, ended.err) == (2, "", says)
+    assert not (tmp_path / "run").exists()

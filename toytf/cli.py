@@ -174,12 +174,13 @@ def claims_command(
 ) -> None:
     """Check claims from the literature: predicted, measured ± spread, verdict."""
     from toytf.claims import check_claims
+    from toytf.errors import printable
     from toytf.report.verdicts import print_verdicts
 
     out = out or Path("runs/claims-quick" if quick else "runs/claims")
     outcomes = check_claims(names or [], out, _engine(engine, jobs, address), quick=quick)
     print_verdicts(outcomes)
-    typer.echo(out / "claims.json")
+    typer.echo(printable(out / "claims.json"))
     if any(outcome.verdict != "confirmed" for outcome in outcomes):
         raise typer.Exit(1)
 
@@ -200,6 +201,10 @@ def main() -> None:
     from toytf.errors import ToytfError, plugin_of, reason
 
     _prepare_streams()
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        _end("the working directory was deleted: change to another folder", 2)
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except ToytfError as error:

@@ -59,8 +59,13 @@ def shortened(text: str, length: int = LONG) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text as one line, without what a terminal would obey or cannot write: such characters are shown as escapes."""
-    return "".join(map(_shown, " ".join(text.split())))
+    """A text as one line that a terminal can show."""
+    return printable(" ".join(text.split()))
+
+
+def printable(text: object) -> str:
+    """A text or path without what a terminal would obey or cannot write: such characters are shown as escapes."""
+    return "".join(map(_shown, str(text)))
 
 
 def _shown(letter: str) -> str:

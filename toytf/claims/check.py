@@ -210,4 +210,4 @@ def _write(outcomes: list[Outcome], out: Path) -> None:
     from toytf.report.verdicts import verdict_page
 
     write_atomic(out / "claims.json", (json.dumps([asdict(o) for o in outcomes], indent=2) + "\n").encode())
-    write_atomic(out / "claims.html", verdict_page(outcomes, out).encode())
+    write_atomic(out / "claims.html", verdict_page(outcomes, out).encode(errors="surrogateescape"))

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from toytf.errors import UserError, one_line, reason
+from toytf.errors import UserError, one_line, printable, reason
 from toytf.files import write_atomic
 from toytf.measurement import as_row
 from toytf.report.page import is_page, render, run_figures
@@ -25,12 +25,12 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     path = html or (runs[0].report_file if len(runs) == 1 else _beside(runs[0].directory) / "compare.html")
     if path != runs[0].report_file and path.exists() and not (path.is_dir() or is_page(path)):
         raise UserError(f"{path}: this file already exists and is not a page of toytf: choose another name with --html")
-    content = render([(run, run_figures(run)) for run in runs]).encode()
+    content = render([(run, run_figures(run)) for run in runs]).encode(errors="surrogateescape")
     try:
         write_atomic(path, content)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {reason(error)}") from None
-    print(path)  # noqa: T201
+    print(printable(path))  # noqa: T201
     if serve:
         with PageServer(content) as server, suppress(KeyboardInterrupt):
             print(f"{server.address} (Ctrl-C stops)", flush=True)  # noqa: T201

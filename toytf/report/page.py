@@ -54,7 +54,7 @@ def write_report(run: Run) -> None:
         figures = run_figures(run)
         for name, figure in figures.items():
             run.write_figure(name, figure)
-        write_atomic(run.report_file, render([(run, figures)]).encode())
+        write_atomic(run.report_file, render([(run, figures)]).encode(errors="surrogateescape"))  # names of files
 
 
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)

@@ -1,6 +1,7 @@
 """A sweep on the disk: its runs, table, points and figures. It is read from the directory, also while it goes on."""
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -96,8 +97,8 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
-        return self.directory.resolve().name
+        """The last part of its path, as text in every locale."""
+        return os.fsencode(self.directory.resolve().name).decode(errors="replace")
 
     @property
     def resume_command(self) -> str:

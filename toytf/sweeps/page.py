@@ -36,10 +36,11 @@ def write_page(sweep: Sweep, measured: "pd.DataFrame") -> None:
             path.unlink()  # ours, of a metric that was shown before
     for name, figure in drawn.items():
         folder.mkdir(exist_ok=True)
-        content = figure.to_json().encode()
-        known[f"{FIGURES}/{name}.json"] = sha256(content)
-        write_atomic(folder / f"{name}.json", content)
-    write_atomic(sweep.directory / PAGE, page(sweep, measured, drawn).encode())
+        file = figure.to_json().encode()
+        known[f"{FIGURES}/{name}.json"] = sha256(file)
+        write_atomic(folder / f"{name}.json", file)
+    content = page(sweep, measured, drawn).encode(errors="surrogateescape")  # names of files
+    write_atomic(sweep.directory / PAGE, content)
 
 
 def page(sweep: Sweep, measured: "pd.DataFrame", drawn: dict[str, Any]) -> str:

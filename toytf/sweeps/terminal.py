@@ -6,7 +6,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from toytf.errors import RunFailed, one_line, shortened
+from toytf.errors import RunFailed, one_line, printable, shortened
 from toytf.measurement import reference_name
 from toytf.report.terminal import wide_console
 from toytf.sweeps.findings import cell, direction, findings, level, levels
@@ -33,7 +33,7 @@ def print_plan(plan: Plan) -> None:
         print(f"  {shortened(label_of(point)) or 'the config as it is'}")  # noqa: T201
     if len(points) > ROWS:
         print(f"  … and {len(points) - ROWS:,} more")  # noqa: T201
-    print(f"would go to {plan.directory}")  # noqa: T201
+    print(f"would go to {printable(plan.directory)}")  # noqa: T201
 
 
 def print_sweep(sweep: Sweep) -> None:
@@ -45,8 +45,8 @@ def print_sweep(sweep: Sweep) -> None:
         print()  # noqa: T201
         _print_points(sweep, points)
     print(f"\nstate: {sweep.state}; ± is the standard deviation over seeds (n − 1)")  # noqa: T201
-    print(f"page: {sweep.directory / PAGE}")  # noqa: T201
-    print(sweep.directory)  # noqa: T201
+    print(f"page: {printable(sweep.directory / PAGE)}")  # noqa: T201
+    print(printable(sweep.directory))  # noqa: T201
 
 
 def check_failures(sweep: Sweep) -> None:
