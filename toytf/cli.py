@@ -199,6 +199,7 @@ def bench_command(
 def main() -> None:
     """Run a command; a foreseen end is one line on stderr and an exit code, never a traceback."""
     from toytf.errors import ToytfError, plugin_of, reason
+    from toytf.words import say
 
     _prepare_streams()
     try:
@@ -225,7 +226,7 @@ def main() -> None:
             _end(f"{usage()} (see toytf --help)", 2)
         if not plugin_of(error):
             raise
-        traceback.print_exc()  # for its author
+        say(traceback.format_exc().rstrip())  # for its author
         _end(f"{plugin_of(error)}: {type(error).__name__}: {reason(error)}", 1)
     else:
         if code == 130:  # what typer makes of Ctrl-C

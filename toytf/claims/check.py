@@ -16,7 +16,7 @@ from toytf.config.sections import digest
 from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_shipped
 from toytf.engines import EngineOptions
 from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason, shortened
-from toytf.files import write_atomic
+from toytf.files import remove_temporary, write_atomic
 from toytf.runs import Run
 from toytf.runs.checksums import read_bytes
 from toytf.runs.lock import locked
@@ -48,6 +48,7 @@ def check_claims(
         raise UserError(f"{out}: cannot be written: {reason(error)}") from None
     outcomes: dict[str, Outcome] = {}
     with locked(out):
+        remove_temporary(out)
         _refuse_foreign(out)
         for outcome in _one_by_one(chosen) if options.in_this_process else _at_once(chosen, options):
             outcomes[outcome.name] = outcome

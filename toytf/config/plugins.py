@@ -7,7 +7,6 @@ torch. An entry point names one config class, or a module: then all that this mo
 
 import importlib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +25,7 @@ from toytf.config.sections import Config, translate, validate
 from toytf.config.shipped import refuse_hidden
 from toytf.errors import UserError, nearest, one_line, shortened
 from toytf.measurement import Section
+from toytf.words import say
 
 
 class Plugin(Config):
@@ -184,7 +184,7 @@ def _names(cls: type[Plugin], base: type[Plugin]) -> tuple[str, ...]:
 
 
 def _leave_out(point: EntryPoint, reason: str) -> None:
-    sys.stderr.write(f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {one_line(reason)}\n")
+    say(f"toytf: plug-in {point.name} ({point.value}) cannot be loaded: {one_line(reason)}")
 
 
 def implementation(config: Plugin) -> Callable[..., Any]:

@@ -111,7 +111,9 @@ class Run:
             path = run.directory / name
             left = name in first and path.is_file() and read_bytes(path) == first[name]  # by a start that was killed
             if os.path.lexists(path) and not left:
-                raise UserError(f"{path} already exists, without the config.yaml of a run beside it: choose another --out")
+                raise UserError(
+                    f"{path} already exists, without the config.yaml of a run beside it: choose another --out"
+                )
         for name, file in first.items():
             write_atomic(run.directory / name, file)
         write_atomic(run.config_file, content)  # last: its presence means that the run can be resumed

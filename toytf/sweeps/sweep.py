@@ -1,7 +1,6 @@
 """Run a sweep: what is not finished yet, wherever the engine runs it; table, figures and page grow with it."""
 
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,16 +10,17 @@ from toytf.config.compose import Overrides
 from toytf.config.plugins import ExperimentConfig
 from toytf.engines import Ended, EngineOptions, Job, JobLost, check_engine, run_jobs
 from toytf.errors import Interrupted, SystemRefused, ToytfError, UserError, reason
+from toytf.files import remove_temporary
 from toytf.report.terminal import SweepLine
 from toytf.runs.checksums import read_bytes
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin
 from toytf.stopping import stop_asked, stop_on_interrupt
-from toytf.sweeps.opened import RUNS, WRITTEN, Failure, Sweep, member_label, sweep_yaml, write_sweep
+from toytf.sweeps.opened import FIGURES, RUNS, WRITTEN, Failure, Sweep, member_label, sweep_yaml, write_sweep
 from toytf.sweeps.page import write_page
 from toytf.sweeps.plan import PLAN, SWEEP_FILE, Plan, PlannedRun, Source, plan_sweep
 from toytf.sweeps.table import with_factors, write_table
-from toytf.words import listed
+from toytf.words import listed, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +75,7 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
         why = "it is a file, but --out should be a directory" if directory.is_file() else reason(error)
         raise UserError(f"{directory}: cannot be written: {why}") from None
     with locked(directory):
+        remove_temporary(directory, directory / FIGURES)
         sweep = write_sweep(plan, directory)
         sweep.measured()  # what is wrong with a finished run should show before others are trained
         work = _Work(plan, sweep, retry=retry)
@@ -183,7 +184,7 @@ class _Work:
         """Write table, figures and page."""
         write_page(self._sweep, self.write_table())
         for metric, hint in self._sweep.unknown.items():
-            sys.stderr.write(f'toytf: no run has the metric "{metric}", which the sweep should show: {hint}\n')
+            say(f'toytf: no run has the metric "{metric}", which the sweep should show: {hint}')
 
 
 def _raise_refusal(ended: Ended) -> None:
