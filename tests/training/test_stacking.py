@@ -193,7 +193,7 @@ def test_a_stack_that_breaks_off_between_two_saves_goes_on_to_the_same_files(
 
 def test_runs_that_differ_in_seed_and_rates_are_stacked_and_one_that_diverges_stops_no_other(tmp_path: Path) -> None:
     members = [{"seeds": [0]}, {"seeds": [1], "train.optimizer.lr": 1e30}, {"seeds": [2], "train.optimizer.lr": 1e-3}]
-    sgd = {**QUICK, "train.optimizer.kind": "sgd", "train.optimizer.lr": 1e-2}
+    sgd = {**QUICK, "train.optimizer": {"kind": "sgd", "lr": 1e-2}}
     alone = [quick_run("factual/quick", {**sgd, **members[i]}, out=tmp_path / f"alone{i}") for i in (0, 2)]
     configs = [load_config("factual/quick", {**sgd, **own, "stack": 3}) for own in members]
     assert len({config.stack_key for config in configs}) == 1

@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+import toytf
 from tasks.factual.capacity.config import FactTrainingsConfig
+from tasks.factual.config import FactualConfig
 from tasks.factual.trainings import Sizes, TableSize, Trial, initialization_seed, trained_accuracies
 from tests.tasks.factual.small_trainings import SMALL
 from toytf.build import build_model
+from toytf.claims import load_claim
 from toytf.config.compose import read_config
+from toytf.config.shipped import claim_files, config_files, sweep_files
 from toytf.errors import Interrupted
 from toytf.models.config import ModelConfig
 from toytf.stopping import stop_on_interrupt
+from toytf.sweeps.plan import plan_sweep
 from toytf.training.config import AdamWConfig, TrainConfig
 from toytf.training.learner import Learner
 from toytf.training.loop import Trainer
@@ -76,6 +81,22 @@ def test_the_optimiser_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> 
     optimizer = made[0].config.optimizer
     assert isinstance(optimizer, AdamWConfig)
     assert optimizer == AdamWConfig(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
+
+
+def test_every_training_on_facts_that_ships_has_the_optimiser_of_the_paper() -> None:
+    """The same as in the studies above, but for the learning rate, so that one can be compared with another."""
+    configs = {name: toytf.load_config(path) for name, path in config_files().items()}
+    configs |= {name: run.config for name in sweep_files() for run in plan_sweep(name).runs[:1]}
+    for claim, path in claim_files().items():
+        configs |= {f"{claim}, {run}": config for run, config in load_claim(path)[1].items()}
+    of_facts: dict[str, Any] = {
+        name: config for name, config in configs.items() if isinstance(getattr(config, "task", None), FactualConfig)
+    }
+    named = {"factual/quick", "factual/countries", "limits/factual_mlp", "sweeps/facts", "factual/transplant, wide"}
+    assert named <= set(of_facts)
+    paper = AdamWConfig(betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
+    optimisers = {name: config.train.optimizer.model_copy(update={"lr": paper.lr}) for name, config in of_facts.items()}
+    assert {name for name, optimiser in optimisers.items() if optimiser != paper} == set()
 
 
 # Initialisations
