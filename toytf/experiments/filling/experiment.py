@@ -58,7 +58,7 @@ BREAK = Group(
         ("*_least_squares", "Load, pairs over capacity, at which recall of least squares falls below 0.99; learned "
          "recall should last longer."),
         ("*_bare", "Load, pairs over capacity, at which recall after training on the pairs alone falls below 0.99; "
-         "what training can store at best."),
+         "what at most 1,000 steps of Adam store without a transformer."),
         ("*_best", "Load, pairs over capacity, at which recall of the best matrix falls below 0.99; near 1, the "
          "capacity limit."),
     ),
@@ -89,11 +89,11 @@ MOST = Group(
     ),
 )  # fmt: skip
 BARE = Group(
-    "bare", "Recall after training on the pairs alone", "Adam on the cross-entropy of all pairs at once, without a "
-    "transformer around the matrix: what training can store here if nothing else stands in its way.", headline=(),
+    "bare", "Recall after training on the pairs alone", "At most 1,000 steps of Adam on the cross-entropy of all "
+    "pairs at once, without a transformer around the matrix.", headline=(),
     meanings=(
-        ("*", "Fraction of the pairs recalled after training on them alone, without a transformer; 1 if training can "
-         "store them all."),
+        ("*", "Fraction of the pairs recalled after at most 1,000 steps on them alone, without a transformer; 1 if all "
+         "are stored."),
     ),
 )  # fmt: skip
 STEPS = Group(
