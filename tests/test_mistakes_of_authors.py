@@ -19,6 +19,7 @@ from toytf.experiments.train.figures import probe_figures
 from toytf.holder import memories
 from toytf.measurement import Group, Measurement, Quantity, Reference
 from toytf.probe import Probe, ProbeResult
+from toytf.report.page import Figures
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
 from toytf.runs.rows import MetricsFile
@@ -210,3 +211,8 @@ def test_a_study_that_measures_no_number_is_told(given: Any, says: str) -> None:
     with pytest.raises(UserError) as refused:
         [*study.found(Reference(), [0])]  # any dataclass is a case
     assert says in str(refused.value)
+
+
+def test_a_figure_with_notes_of_its_own_is_shown() -> None:
+    shown = Figures().add("mine", go.Figure(layout={"meta": ["a note"], "title": "Mine"}))
+    assert (shown["title"], shown["section"]) == ("Mine", "")

@@ -129,7 +129,8 @@ class Figures:
         layout = content["layout"]
         layout.pop("template", None)
         title = shown(layout.pop("title", {}).get("text"))
-        about = layout.pop("meta", None) or {}
+        meta = layout.pop("meta", None)  # plotly takes anything there
+        about = meta if isinstance(meta, dict) else {}
         layout["margin"] = {"l": 50, "r": 20, "t": 30 if layout.get("annotations") else 10, "b": 50}
         self.by_name[name] = {"data": content["data"], "layout": layout, "frames": content.get("frames", [])}
         return {
