@@ -112,6 +112,8 @@ def test_control_characters_of_a_name_are_not_obeyed_by_the_terminal(
     swept = invoke("sweep", file, "--out", out / "sweep", "--jobs", "1")
     shown = f"{tmp_path}/a\\n\\x1b[31mb  c"
     assert swept.out.splitlines()[-2:] == [f"page: {shown}/sweep/sweep.html", f"{shown}/sweep"]
+    ran = invoke("run", next((out / "sweep" / "runs").iterdir()) / "config.yaml", "--out", out / "run")
+    assert ran.out.splitlines()[-1] == f"{shown}/run"
     claimed = invoke("claims", claim, "--out", out / "claims")
     assert claimed.out.splitlines()[-1] == f"{shown}/claims/claims.json"
     compared = invoke("inspect", *(out / "claims" / "runs").iterdir())

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from toytf.errors import one_line
+from toytf.errors import one_line, printable
 from toytf.measurement import Measurement, Quantity
 from toytf.report.headlines import short_table
 from toytf.report.story import story_of
@@ -233,9 +233,8 @@ def print_end(run: "Run", *, verbose: bool) -> None:
             print(f"{counted(others, 'more metric')}: on the page, or with --verbose")  # noqa: T201
     spent = told(run.timing or {})
     print(f"time: {spent}" if spent else "")  # noqa: T201
-    print(f"page: {run.report_file}")  # noqa: T201
-    print(f"next: {story.next_step}")  # noqa: T201
-    print(run.directory)  # noqa: T201
+    for line in (f"page: {run.report_file}", f"next: {story.next_step}", run.directory):
+        print(printable(line))  # noqa: T201
 
 
 def _print_short_table(summary: Mapping[str, float], known: Mapping[str, Quantity]) -> int:
