@@ -239,8 +239,9 @@ class Part:
             return self.named(found)
         if "least_squares" in counts.rules:
             found.append(self.group.measurement(counts.rules["least_squares"], rule="least_squares"))
-        bits = {name: value / counts.n_parameters for name, value in counts.bits.items()}
-        found.append(BITS.measurement(bits["learned"], limit=bits["limit"] if p_c else None, chance=0.0))
+        if counts.n_parameters:
+            bits = {name: value / counts.n_parameters for name, value in counts.bits.items()}
+            found.append(BITS.measurement(bits["learned"], limit=bits["limit"] if p_c else None, chance=0.0))
         if limits is not None and p_c:
             best = None if ideal is None else ideal / p_c
             found.append(UTILISATION.measurement(counts.learned / p_c, ideal=best, chance=counts.guessed / p_c))

@@ -11,9 +11,10 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
+import toytf
 from toytf.build import build_model
 from toytf.config.plugins import load_config
-from toytf.errors import RunFailed, UserError
+from toytf.errors import RunFailed, UserError, plugin_of
 from toytf.experiments.study import Drawn, Study
 from toytf.experiments.train.figures import probe_figures
 from toytf.holder import memories
@@ -216,3 +217,17 @@ def test_a_study_that_measures_no_number_is_told(given: Any, says: str) -> None:
 def test_a_figure_with_notes_of_its_own_is_shown() -> None:
     shown = Figures().add("mine", go.Figure(layout={"meta": ["a note"], "title": "Mine"}))
     assert (shown["title"], shown["section"]) == ("Mine", "")
+
+
+def test_an_error_in_a_probe_that_ships_is_not_blamed_on_a_plug_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from probes.memory_recall import MemoryRecall
+
+    def stumble(self: MemoryRecall, *_: object, **__: object) -> None:
+        raise KeyError(self.config.kind)
+
+    monkeypatch.setattr(MemoryRecall, "__call__", stumble)
+    with pytest.raises(KeyError) as error:
+        toytf.run("quickstart", {"train.steps": 0, "probes": ["memory_recall"], "logging.wandb": "off"}, out=tmp_path)
+    assert plugin_of(error.value) == ""

@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import re
 import resource
@@ -344,3 +346,21 @@ def test_own_facts_are_not_written_over_those_of_the_user(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"facts\.json already exists"):
         toytf.run("configs/factual/countries.yaml", {"train.steps": 1}, out=facts.parent)
     assert facts.read_text() == "my own"
+    written = toytf.run(
+        "factual/countries", {"train.steps": 0, "probes": [], "logging.wandb": "off"}, out=tmp_path / "run"
+    )
+    copied = (written.directory / "facts.json").read_bytes()
+    facts.write_bytes(copied)  # what the run would write is the user's, too
+    with pytest.raises(UserError, match=r"facts\.json already exists"):
+        toytf.run("factual/countries", {"model.freeze": ["nosuch"]}, out=facts.parent)
+    assert facts.read_bytes() == copied
+
+
+def test_a_start_that_was_killed_before_its_config_was_written_can_be_made_again(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    whole = toytf.run(tiny_config, out=tmp_path / "whole")
+    first = json.dumps({"config.yaml": hashlib.sha256(whole.config_file.read_bytes()).hexdigest()}, indent=2)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checksums.json").write_text(f"{first}\n")
+    assert toytf.run(tiny_config, out=tmp_path / "run").summary == whole.summary

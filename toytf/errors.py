@@ -89,6 +89,6 @@ def plugin_of(error: BaseException) -> str:
         own = getattr(frame.f_locals.get("self"), "__dict__", {}).get("config")
         for config in (frame.f_locals.get("config"), own):
             place = str(getattr(type(config), "implementation", "toytf."))
-            if not place.startswith("toytf."):
+            if not place.startswith(("toytf.", "tasks.", "probes.")):
                 found = f'plug-in "{getattr(config, "kind", None) or getattr(config, "experiment", "")}" ({place})'
     return found

@@ -27,7 +27,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def remove_temporary(*folders: Path) -> None:
-    """Remove what a writer that was killed has left in folders of which the caller is the only writer."""
+    """Remove what a writer that was killed has left in folders whose lock the caller holds."""
     for folder in folders:
         for path in folder.glob(".*.tmp"):
             if _TEMPORARY.fullmatch(path.name):

@@ -30,7 +30,7 @@ class Holder:
     memory: Readable
     """What was learned: W [d_out d_in], or any map."""
     n_parameters: int
-    """How many numbers of it training can choose (`freedom`)."""
+    """How many numbers of it training can choose (`freedom`); 0: nobody asks how many bits each holds."""
     rank: int | None = None
     """The width that W passes through; None: it has full rank."""
     head: int | None = None

@@ -81,7 +81,7 @@ def selectors(task: "FactualTask", model: ToyTransformer, tables: FactTables) ->
             "W_KQ1",
             stored,
             tables.keys[0, head, :, None],
-            freedom(model.config, Slot("KQ", 0)),
+            0,  # one vector that tells tokens from noise: no answers, so no bits
             head=head if model.config.attention.n_heads > 1 else None,
             job="pick subjects and relations out of the noise",
             limits=Limits(fit, fit),

@@ -114,6 +114,10 @@ def test_failures_keep_their_class_and_cost_nobody_else(
     assert capfd.readouterr() == ("", "")
 
 
+def test_ray_leaves_the_signals_as_they_were(ray: None) -> None:
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_an_interrupt_lets_jobs_save_and_starts_no_other(options: EngineOptions, tmp_path: Path) -> None:
     jobs = [
         job("describe", n=1),

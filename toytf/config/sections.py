@@ -49,6 +49,8 @@ class Config(BaseModel):
                 if key not in cls.model_fields:
                     now = cls.renamed.get(key)
                     hint = f'it is now called "{now}"' if now else nearest(key, cls.model_fields)
+                    if "kind" in data and hint.startswith("accepted"):
+                        hint += "; if it comes from a base of another kind, give the section as a whole, {kind: …, …}"
                     raise PydanticCustomError("unknown_key", "{key}|{hint}", {"key": str(key), "hint": hint})
             found = _too_large(data)
             if found is not None:

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -32,7 +34,10 @@ def ray_session(options: EngineOptions) -> Iterator[ModuleType]:
         with _silent():
             try:
                 if ours:
+                    stop = signal.getsignal(signal.SIGTERM)
                     _connect(ray, options)
+                    if threading.current_thread() is threading.main_thread():
+                        signal.signal(signal.SIGTERM, stop)  # Ray has set its own, which ends us at once
                 yield ray
             finally:
                 if ours:

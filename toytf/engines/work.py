@@ -35,7 +35,10 @@ class Outcome:
 
 def perform(job: Job) -> Outcome:
     """Do a job in this process; whatever it raises is part of the outcome, but not a Ctrl-C that nobody handled."""
-    return _timed(job.name, lambda: _found(job.work)(**job.arguments))
+    try:
+        return _timed(job.name, lambda: _found(job.work)(**job.arguments))
+    except SystemExit as error:  # of somebody's code; a worker would end by it, and so would we
+        return _lost(job.name, error, 0.0)
 
 
 def perform_pickled(name: str, work: str, arguments: bytes) -> bytes:
@@ -76,17 +79,20 @@ def _stoppable(work: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def _timed(name: str, call: Callable[[], Any]) -> Outcome:
-    result, error, where = None, None, ""
     began = time.perf_counter()
     try:
-        result = call()
+        return Outcome(call(), None, "", time.perf_counter() - began)
     except ToytfError as foreseen:
-        error = foreseen
-    except (Exception, SystemExit) as unforeseen:
-        whose = filter(None, [name, plugin_of(unforeseen)])
-        error = JobLost(": ".join([*whose, type(unforeseen).__name__, reason(unforeseen)]))
-        where = traceback.format_exc()
-    return Outcome(result, error, where, time.perf_counter() - began)
+        return Outcome(None, foreseen, "", time.perf_counter() - began)
+    except Exception as unforeseen:
+        return _lost(name, unforeseen, time.perf_counter() - began)
+
+
+def _lost(name: str, error: BaseException, seconds: float) -> Outcome:
+    """What nobody foresaw, with its traceback."""
+    whose = filter(None, [name, plugin_of(error)])
+    lost = JobLost(": ".join([*whose, type(error).__name__, reason(error)]))
+    return Outcome(None, lost, traceback.format_exc(), seconds)
 
 
 def _pickled(result: Any) -> bytes:

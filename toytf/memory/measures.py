@@ -88,7 +88,7 @@ LOST = Group(
 )  # fmt: skip
 UTILISATION = Group(
     "utilisation", "Pairs stored / capacity of a matrix of this size", "How full a matrix is: at 1 it holds as many "
-    "pairs as the best weights can store.", variants=("measure",), curve=False,
+    "pairs as the best weights can store with as many values as now.", variants=("measure",), curve=False,
     headline=(
         Headline("*", "pairs stored / capacity, {rule}", 2),
     ),

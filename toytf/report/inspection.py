@@ -56,7 +56,7 @@ def print_probes(
 def _opened(directory: Path) -> Run:
     """A run; of a sweep, say where its page is."""
     page = directory / "sweep.html"
-    if page.is_file():
+    if page.is_file() and not (directory / "config.yaml").exists():
         raise UserError(f"{directory}: not a run but a sweep: its page is {page}, its runs are in {directory / 'runs'}")
     return Run.open(directory)
 

@@ -106,11 +106,12 @@ class Run:
                 known[run.config_file.name] = sha256(read_bytes(run.config_file))
             return run._as_configured()
         content, beside = configs.dump(config).encode(), config.files()
-        first = {**beside, checksums.NAME: _as_json({run.config_file.name: sha256(content)})}
+        first = {checksums.NAME: _as_json({run.config_file.name: sha256(content)}), **beside}
+        noted = run.directory / checksums.NAME
+        killed = noted.is_file() and read_bytes(noted) == first[checksums.NAME]  # a start of this very run
         for name in (*_FILES, *_FOLDERS, *first):
             path = run.directory / name
-            left = name in first and path.is_file() and read_bytes(path) == first[name]  # by a start that was killed
-            if os.path.lexists(path) and not left:
+            if os.path.lexists(path) and not (killed and name in first):
                 raise UserError(
                     f"{path} already exists, without the config.yaml of a run beside it: choose another --out"
                 )
@@ -365,8 +366,9 @@ class Run:
 
 def _figure_file(name: str) -> str:
     """Where a figure is; whoever measures names it, and must not write elsewhere."""
-    if not re.fullmatch(r"\w[^/\\]{0,149}", str(name)) or not str(name).isprintable():
-        accepted = "at most 150 letters, digits, _, - and ., a letter first"
+    too_long = len(str(name).encode(errors="replace")) > 150  # systems count bytes
+    if too_long or not re.fullmatch(r"\w[^/\\]*", str(name)) or not str(name).isprintable():
+        accepted = "at most 150 bytes without slashes and control characters, a letter or digit first"
         raise UserError(f'a figure cannot be called "{shortened(str(name))}": use {accepted}')
     return f"figures/{name}.json"
 

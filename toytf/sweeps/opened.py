@@ -173,7 +173,7 @@ class Sweep:
             return
         # A stack that was asked for, or a plug-in that fills in keys of its own: see whether that is all.
         asked = config_of(self.asked, member).resolved(run.config)
-        of_machine = ("stack ", "device ", "threads ")
+        of_machine = tuple(f"{key} " for key in ("stack", "device", "threads") if key not in member.at)
         changed = [one for one in differences(asked, run.config) if not one.startswith(of_machine)]
         if changed:
             raise UserError(f"{run.directory} holds another run ({'; '.join(changed)}): {again}")

@@ -211,10 +211,12 @@ def test_parts_know_their_size() -> None:
     d, d_head, heads, others = 64, 4, 8, 21
     for holder in task.holders(model):
         own = 1 if holder.head is not None else heads
-        assert holder.n_parameters == own * (2 * d - d_head) * d_head  # A Bᵀ does not change with A M, B M⁻ᵀ
         if holder.name == "W_KQ1":
+            assert holder.n_parameters == 0  # it picks tokens, and answers nothing that has bits
             assert holder.limits == (selector_capacity(d, others),) * 2
-        elif holder.name == "W_OV1":
+            continue
+        assert holder.n_parameters == own * (2 * d - d_head) * d_head  # A Bᵀ does not change with A M, B M⁻ᵀ
+        if holder.name == "W_OV1":
             assert holder.limits == matrix_limits(holder.association, holder.rank)  # few subjects: as in any matrix
 
 
@@ -243,7 +245,7 @@ def test_the_rank_is_the_width_of_the_heads_unless_few_tokens_ask() -> None:
         assert holder.rank == (None if holder.head is not None and n_tokens <= 4 else 4 if n_tokens < 40 else 32)
     joint = built({"n_subjects": 40}, {"attention": {"ov": "joint", "kq": "joint", "d_head": None}})
     assert all(holder.rank is None for holder in joint[0].holders(joint[1]))
-    assert {holder.n_parameters for holder in joint[0].holders(joint[1])} == {64 * 64, 8 * 64 * 64}
+    assert {holder.n_parameters for holder in joint[0].holders(joint[1])} == {0, 64 * 64, 8 * 64 * 64}
 
 
 # What is asked
