@@ -269,7 +269,7 @@ def _headlines(found: Sequence[Part], task: Task) -> Iterator[Headline]:
     for part in found:
         n = sum(len(holder.association.keys) for holder in part.counted)
         first = part.counted[0]
-        recalled = f"pairs recalled of {n}" + (f" (no limit: {first.unlimited})" if first.unlimited else "")
+        recalled = f"pairs recalled of {n}" + (" (no limit)" if first.unlimited else "")
         job, rank = first.job, int(bool(task.solution) and part.name not in task.solution)
         yield Headline(part.name, f"{job}: {recalled}" if job else recalled, rank)
 

@@ -256,13 +256,6 @@ def test_results_do_not_depend_on_it(config: Path, tmp_path: Path) -> None:
     assert (again.summary, again.provenance) == (unnamed.summary, NOTHING)
 
 
-def test_a_new_run_does_not_take_over_what_an_earlier_one_left(config: Path, stopped: Path, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    shutil.copy(stopped / "provenance.json", tmp_path / "new")
-    run = toytf.run(STUDY, out=tmp_path / "new")
-    assert (run.provenance.title, len(run.provenance.starts)) == (None, 1)
-
-
 @pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "the disk is full"), (errno.EIO, "Input/output error")])
 def test_a_disk_that_does_not_take_it_is_a_sentence_and_leaves_the_directory_free(
     code: int, says: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
