@@ -177,7 +177,7 @@ def test_a_figure_stays_in_its_folder(name: str, tmp_path: Path) -> None:
     run, figure = Run(tmp_path / "a" / "run"), go.Figure()
     run.directory.mkdir(parents=True)
     for write in (run.keep_figure, run.write_figure):
-        with pytest.raises(UserError, match=r'a figure cannot be called ".*": use at most 150 letters'):
+        with pytest.raises(UserError, match=r'a figure cannot be called ".*": use at most 150 bytes'):
             write(name, figure)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

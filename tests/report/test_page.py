@@ -62,7 +62,7 @@ def test_the_page_opens_from_a_file_without_a_request_or_an_error(visit: "Open",
     page = visit(bigram.report_file).shown(step=8)
     page.draw_all()
     assert (page.errors, page.outside, page.dialogs) == ([], [], [])
-    assert page.page.locator("h1").inner_text().startswith("An induction head in half a minute")
+    assert page.page.locator("h1").inner_text().startswith("An induction head in twenty seconds")
     order = [element.inner_text() for element in page.page.locator("h2").all()]
     assert order == ["The story", "Learning", "Memories", "Attention", "Interventions", "All metrics"]
 
