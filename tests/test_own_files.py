@@ -131,3 +131,12 @@ def test_a_working_directory_that_is_gone_is_named(
         says = "toytf: the working directory was deleted: change to another folder\n"
         assert (ended.code, ended.out, ended.err) == (2, "", says)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_file_called_sweep_html_is_a_run(
+    tiny_run: "toytf.Run", invoke: "Callable[..., Ended]", tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_run.directory, tmp_path / "run")
+    (tmp_path / "run" / "sweep.html").write_text("my own")
+    assert invoke("inspect", tmp_path / "run").code == 0
+    assert (tmp_path / "run" / "sweep.html").read_text() == "my own"
