@@ -86,12 +86,10 @@ def heat_maps(
     columns: int = 2,
     x: str = "",
     y: str = "",
-    hover: bool = True,
 ) -> go.Figure:
     """Matrices side by side: panels[panel] = (values [row, column], row names, column names), red > 0 > blue.
 
-    Each panel has its own scale, symmetric about zero; entries that are NaN stay white. hover: name the cell that is
-    pointed at.
+    Each panel has its own scale, symmetric about zero; entries that are NaN stay white.
     """
     columns = max(min(columns, len(panels)), 1)
     rows = max(-(-len(panels) // columns), 1)
@@ -105,7 +103,7 @@ def heat_maps(
         largest = float(finite.max()) if finite.size else 0.0
         heat = go.Heatmap(
             z=values, zmin=-largest, zmax=largest, colorscale="RdBu_r", showscale=i == 0,
-            customdata=_pairs(row_names, column_names) if hover else None,
+            customdata=_pairs(row_names, column_names),
             hovertemplate="%{customdata}: %{z:.3g}<extra></extra>",
         )  # fmt: skip
         figure.add_trace(heat, row=row, col=column)

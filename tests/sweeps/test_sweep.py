@@ -133,7 +133,7 @@ def test_the_page_is_whole_and_asks_nobody(done: toytf.Sweep) -> None:
     assert "default-src 'none'" in page
     for said in ("What this shows.", "12 of 12 runs are done", "train.optimizer.lr", METRIC, "best", "worst", "±"):
         assert said in without_plotly, said
-    assert len(re.findall(r"<noscript>\s*<svg", without_plotly)) == 2  # for those who see no JavaScript
+    assert without_plotly.count("<noscript>") == 1  # for those who see no charts
     assert str(done.directory.parent) not in page  # of this machine
 
 

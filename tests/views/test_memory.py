@@ -337,7 +337,6 @@ def test_the_figure_has_learned_beside_ideal() -> None:
     assert figure.layout.title.text == "W: answer"
     assert figure.data[0].customdata[0][0] == f"{view.keys[0]}, &lt;x&gt;"
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("value", "key")
-    assert view.figure(hover=False).data[0].customdata is None
 
 
 def test_a_pair_is_recalled_if_its_margin_is_above_zero() -> None:

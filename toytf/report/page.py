@@ -1,9 +1,10 @@
 """The page of one or several runs: one HTML file that opens offline, without a request to anywhere.
 
-What it says and shows without JavaScript is in the template. What page.js shows on demand, frames and plotly figures,
-is one JSON text in the page.
+What it says, also without JavaScript, is in the template. What page.js shows, frames and plotly figures, is one JSON
+text in the page.
 """
 
+import html
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -19,12 +20,10 @@ from toytf.files import write_atomic
 from toytf.measurement import reference_name
 from toytf.process import cpu_threads
 from toytf.report.comparison import Comparison
-from toytf.report.drawing.svg import shown
-from toytf.report.frames import FRAMES, Frame, Store, frames_of
+from toytf.report.frames import FRAMES, Store, frames_of
 from toytf.report.headlines import short_table
 from toytf.report.learning import learning_figures
 from toytf.report.portrait import example_of, model_line, provenance_of, title_of
-from toytf.report.still import still
 from toytf.report.story import story_of
 from toytf.report.table import columns, summary_table
 from toytf.runs import Run, TrainedRun
@@ -35,16 +34,14 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 MAP = "attention_layer"
-"""How the names of the attention maps begin: the viewer takes their place where there is JavaScript."""
+"""How the names of the attention maps begin: the viewer takes their place on the page."""
 MAIN = 5
 """Rows of the first table: the numbers that matter."""
 NAMED = 3
 """Runs that the title of their comparison names."""
-LISTED = 50
-"""Wrong facts that are listed without JavaScript."""
 
 NO_FRAMES: dict[str, Any] = {"steps": {}, "frames": {}, "sequences": {}}
-NO_MODEL: dict[str, Any] = dict.fromkeys(("task", "experiment", "model", "example", "facts")) | {"memories": []}
+NO_MODEL: dict[str, Any] = dict.fromkeys(("task", "experiment", "model", "example", "facts"))
 """What there is to say of a run without a checkpoint."""
 
 
@@ -118,7 +115,7 @@ def is_page(path: Path) -> bool:
 
 
 class Figures:
-    """The plotly figures of a page by name, as page.js draws them, and as a still picture each."""
+    """The plotly figures of a page by name, as page.js draws them."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Any] = {}
@@ -128,17 +125,24 @@ class Figures:
         content = json.loads(figure.to_json())
         layout = content["layout"]
         layout.pop("template", None)
-        title = shown(layout.pop("title", {}).get("text"))
+        title = _shown(layout.pop("title", {}).get("text"))
         meta = layout.pop("meta", None)  # plotly takes anything there
         about = meta if isinstance(meta, dict) else {}
         layout["margin"] = {"l": 50, "r": 20, "t": 30 if layout.get("annotations") else 10, "b": 50}
         self.by_name[name] = {"data": content["data"], "layout": layout, "frames": content.get("frames", [])}
         return {
-            "name": name, "title": title, "still": still(figure), "height": layout.get("height", 400),
+            "name": name, "title": title, "height": layout.get("height", 400),
             "section": about.get("section", ""), "folded": about.get("folded", False), "says": about.get("says", ""),
             "steps": about.get("steps", False), "meanings": about.get("meanings", {}),
             "stars": about.get("stars", False),
         }  # fmt: skip
+
+
+def _shown(label: str | None) -> str:
+    """What plotly shows of a text: without the tags that it knows, with entities as characters; others stay literal."""
+    text = re.sub(r"(?i)</?br/?(\s[^<>]*)?>", " ", label or "")
+    text = re.sub(r"(?i)</?(sup|sub|s|u|b|i|a|span|em)(\s[^<>]*)?>", "", text)
+    return re.sub(r"&(#\d+|#x[\da-fA-F]+|\w+);", lambda entity: html.unescape(entity[0]), text)
 
 
 @dataclass(frozen=True)
@@ -165,9 +169,10 @@ def _article(run: Run, figures: dict[str, Any], number: int, content: Content) -
         "several_seeds": run.history["seed"].nunique() > 1,
         "provenance": [*provenance_of(run)],
         "figures": [
-            content.figures.add(f"{number}/{name}", figure) for name, figure in figures.items() if not _is_map(name)
+            content.figures.add(f"{number}/{name}", figure)
+            for name, figure in figures.items()
+            if not name.startswith(MAP)
         ],
-        "maps": [_still(figure) for name, figure in figures.items() if _is_map(name)],
         "full_table": summary_table(summary, known),
         "columns": columns(summary),
         "config": config_text,
@@ -183,31 +188,10 @@ def _article(run: Run, figures: dict[str, Any], number: int, content: Content) -
     if run.has_checkpoints:
         frames, newest = frames_of(run, content.store, content.frames)
         article["data"] |= frames
-        article |= _of_model(run, newest)
+        article["model"] = model_line(newest.model, run.config.train.steps)
+        article["example"] = example_of(newest.sequences[0])
+        article["facts"] = newest.facts is not None
     return article
-
-
-def _of_model(run: TrainedRun, newest: Frame) -> dict[str, Any]:
-    """What the page says of a model as it is now, and its still pictures."""
-    sheet = newest.facts
-    return {
-        "model": model_line(newest.model, run.config.train.steps),
-        "example": example_of(newest.sequences[0]),
-        "memories": [
-            _still(view.figure(hover=False))
-            for name, view in newest.memories.items()
-            if (whole := name.partition(", head ")[0]) == name or whole not in newest.memories
-        ],
-        "facts": sheet and {"still": still(sheet.figure()), "wrong": sheet.wrong(LISTED), "sheet": sheet},
-    }
-
-
-def _is_map(name: str) -> bool:
-    return name.startswith(MAP)
-
-
-def _still(figure: Any) -> dict[str, str]:
-    return {"title": shown(figure.layout.title.text), "still": still(figure)}
 
 
 def _config(run: Run) -> tuple[str, str]:

@@ -107,8 +107,8 @@ class MemoryView:
             for z in np.argsort(self.margins, kind="stable")[:limit]
         ]
 
-    def figure(self, *, hover: bool = True) -> "go.Figure":
-        """Learned beside ideal; hover: name the cell that is pointed at."""
+    def figure(self) -> "go.Figure":
+        """Learned beside ideal."""
         from toytf.figures import heat_maps
 
         beside = "to be stored" if self.is_distribution else "Hebbian: the plain sum"
@@ -116,7 +116,7 @@ class MemoryView:
             "learned": (self.learned, self.keys, self.values),
             beside: (self.ideal, self.keys, self.values),
         }
-        return heat_maps(panels, self.title, x=self.columns, y=self.rows, hover=hover)
+        return heat_maps(panels, self.title, x=self.columns, y=self.rows)
 
     @property
     def title(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from base64 import b64decode
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ import toytf
 from toytf.config.plugins import load_config
 from toytf.experiments.dynamics.config import DynamicsConfig
 from toytf.experiments.dynamics.trajectory import spaced
-from toytf.report.drawing.parts import values
 from toytf.report.page import run_figures, without_pages
 from toytf.report.story import story_of
 
@@ -24,6 +24,11 @@ Run = Callable[..., toytf.Run]
 PAIR = {"kind": "two_particles", "correlations": [0.95], "p1": [0.75]}
 TEN = [116.42, 160.80, -98.03, 26.77, -68.01, 50.31, -30.08, 139.61, 8.86, 144.71]
 PLANE = {"kind": "plane", "angles": TEN, "alpha": 2, "start": [7.5, 2.5]}
+
+
+def values(kept: Any) -> np.ndarray:
+    """The numbers of a trace that was kept: plotly writes them in base64."""
+    return np.frombuffer(b64decode(kept["bdata"]), kept["dtype"]) if isinstance(kept, dict) else np.array(kept)
 
 
 @pytest.fixture(scope="module")
