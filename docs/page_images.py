@@ -14,7 +14,7 @@ from pathlib import Path
 from image_runs import run
 from playwright.sync_api import Page, sync_playwright
 
-from toytf.report.page import render, run_figures
+from toytf.report.page import render
 
 IMAGES = Path(__file__).resolve().parent / "images"
 WIDTH, NARROW = 1000, 400
@@ -60,7 +60,7 @@ def main() -> None:
     narrow = run("quickstart", ("model.d_model", 64))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         both = Path(folder) / "both.html"
-        both.write_text(render([(one, run_figures(one)) for one in (quick, narrow)]), encoding="utf-8")
+        both.write_text(render([shown(one) for one in (quick, narrow)]), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
         def visit(path: Path, width: int = WIDTH, *, dark: bool = False) -> Page:

@@ -265,6 +265,7 @@ def test_a_claim_gives_its_verdict_in_the_terminal_in_a_file_and_by_its_exit_cod
     assert told["measured"] > 0
     assert told["spread"] > 0
     assert (out / "claims.html").is_file()
+    assert not [*out.rglob("report.html")]  # `toytf inspect` makes the page of a run when it is asked
 
     (metrics,) = (out / "runs").glob("*/metrics.jsonl")
     before = metrics.stat().st_mtime_ns

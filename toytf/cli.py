@@ -45,17 +45,16 @@ def run_command(
 ) -> None:
     """Run an experiment; prints its main results, and the run directory last."""
     from toytf.config.plugins import load_config
-    from toytf.engines import using
 
     options = _engine(engine, jobs, address)
     if not options.in_this_process and load_config(config, overrides or []).trains_model:
         _fail("--jobs and --engine are for studies: a training runs all its seeds as one; for several, `toytf sweep`")
-    from toytf.experiments.launch import run
+    from toytf.experiments.launch import launch
     from toytf.report.terminal import print_end
 
-    with using(options):
-        finished = run(config, overrides or [], out=out, resume=resume, force=force)
-    print_end(finished, verbose=verbose)
+    experiment, run = launch(config, overrides or [], out=out, resume=resume, force=force, engine=options)
+    with run.read_once():
+        print_end(run, experiment.story(run), verbose=verbose)
 
 
 @app.command("list")
@@ -90,7 +89,7 @@ def inspect_command(
     ] = False,
 ) -> None:
     """Write an HTML page about one or several runs: results, curves, probes and attention, next to the ideal."""
-    from toytf.report.inspection import inspect_runs
+    from toytf.experiments.inspection import inspect_runs
 
     inspect_runs(runs, html, serve=serve)
 
@@ -109,7 +108,7 @@ def probe_command(
     """Run probes on any checkpoint of a run."""
     if test is not None:
         _fail(f"--test is now called --on: --on {test}")
-    from toytf.report.inspection import print_probes
+    from toytf.experiments.inspection import print_probes
 
     print_probes(run, probe, step=step, seed=seed, on=on)
 

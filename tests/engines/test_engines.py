@@ -12,7 +12,7 @@ import pytest
 import toytf
 from tests.engines.test_studies import STORAGE
 from tests.engines.waiting import appear
-from toytf.engines import Ended, EngineOptions, Job, JobLost, run_jobs, using
+from toytf.engines import Ended, EngineOptions, Job, JobLost, run_jobs
 from toytf.errors import Interrupted, RunFailed, UserError
 
 OPTIONS = {
@@ -163,8 +163,7 @@ def _files(run: toytf.Run) -> dict[str, bytes]:
 @pytest.mark.repeats_runs
 def test_the_files_of_a_study_are_the_same_whatever_the_engine(options: EngineOptions, tmp_path: Path) -> None:
     one = toytf.run(STORAGE, out=tmp_path / "one")
-    with using(options):
-        at_once = toytf.run(STORAGE, out=tmp_path / "at_once")
+    at_once = toytf.run(STORAGE, out=tmp_path / "at_once", engine=options)
     assert {"metrics.jsonl", "columns.json", "summary.json", "figures/scores_hebbian.json"} <= _files(one).keys()
     assert _files(at_once) == _files(one)
     assert at_once.timing is not None

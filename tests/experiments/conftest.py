@@ -19,10 +19,10 @@ def run_quietly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., toytf
     """
     made: dict[str, toytf.Run] = {}
 
-    def run(*, anew: bool = False, **config: Any) -> toytf.Run:
+    def run(*, anew: bool = False, page: bool = True, **config: Any) -> toytf.Run:
         name = json.dumps(config, sort_keys=True)
         if anew or name not in made:
-            made[name] = toytf.run({**QUIET, **config}, out=tmp_path_factory.mktemp("runs") / "run")
+            made[name] = toytf.run({**QUIET, **config}, out=tmp_path_factory.mktemp("runs") / "run", page=page)
         return made[name]
 
     return run

@@ -12,7 +12,8 @@ from tests.tiny import FEW_STEPS, tiny
 from toytf.config.plugins import load_config
 from toytf.config.shipped import config_files
 from toytf.experiments.launch import run_config
-from toytf.report.story import Form, amount, percent, short, story_of, told
+from toytf.experiments.opened import story_of
+from toytf.report.story import Form, amount, percent, short, told
 
 if TYPE_CHECKING:
     from conftest import Ended

@@ -17,7 +17,6 @@ from toytf.errors import Interrupted, UserError
 from toytf.models import ToyTransformer
 from toytf.models.transformer import Slot
 from toytf.probe import Course, ProbeResult
-from toytf.report.page import without_pages
 from toytf.runs import Run
 from toytf.task import Task
 
@@ -202,8 +201,7 @@ def test_gradient_descent_on_orthonormal_vectors_follows_the_law(tmp_path: Path)
         },
         "probes": ["margins_over_time"], "threads": 1, "logging": {"wandb": "off"},
     }  # fmt: skip
-    with without_pages():
-        summary = toytf.run(config, out=tmp_path / "run").summary
+    summary = toytf.run(config, out=tmp_path / "run", page=False).summary
     assert summary["margin_growth/W_OV1_slope"] == pytest.approx(1, abs=0.02)
     assert summary["theory/margin_growth/W_OV1_slope"] == 1
     assert summary["margin_growth/W_OV1_min"] == pytest.approx(8.38, abs=0.1)
@@ -271,15 +269,14 @@ def test_a_training_that_was_stopped_has_the_same_course(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint that a Ctrl-C wrote at step 5 is not part of it."""
-    with monkeypatch.context() as patched, pytest.raises(Interrupted), without_pages():
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
         asked = iter([False] * 4 + [True] * 20)
         patched.setattr("toytf.training.loop.stop_asked", lambda: next(asked))
         toytf.run("quickstart", TINY, out=tmp_path / "run")
     stopped = Run.open(tmp_path / "run").trained
     assert 5 in stopped.steps
     assert stopped.probe("margins_over_time").metrics  # it can be looked at before it has ended
-    with without_pages():
-        again = toytf.run("quickstart", TINY, out=tmp_path / "run", resume=True)
+    again = toytf.run("quickstart", TINY, out=tmp_path / "run", resume=True, page=False)
     assert again.metrics_file.read_bytes() == run.metrics_file.read_bytes()
 
 
@@ -296,7 +293,6 @@ def test_a_model_without_a_matrix_for_pairs_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_training_without_a_step_has_the_margins_of_its_start(tmp_path: Path) -> None:
-    with without_pages():
-        ended = toytf.run("quickstart", {**TINY, "train.steps": 0, "seeds": [0]}, out=tmp_path / "run")
+    ended = toytf.run("quickstart", {**TINY, "train.steps": 0, "seeds": [0]}, out=tmp_path / "run", page=False)
     found = {name for name in ended.summary if name.startswith(("margin_growth/W_OV2", "loss_spikes"))}
     assert found == {"margin_growth/W_OV2_mean", "margin_growth/W_OV2_min"}

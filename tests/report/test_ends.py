@@ -14,9 +14,10 @@ from tests.tiny import COPY, FEW_STEPS, THIRD_PARTY, tiny
 from toytf.config.plugins import load_config
 from toytf.config.shipped import config_files
 from toytf.experiments.launch import run_config
+from toytf.experiments.opened import story_of
 from toytf.report.headlines import ROWS, short_table
-from toytf.report.page import MAIN, render
-from toytf.report.story import percent, story_of
+from toytf.report.page import MAIN, Shown, render
+from toytf.report.story import percent
 from toytf.runs import run as runs
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def test_a_page_reads_the_files_of_a_run_once(quick: toytf.Run, monkeypatch: pyt
         history = quick.history
         history["step"] = -1  # what one reader does with it is not seen by others
         assert quick.history["step"].min() == 0
-        render([(quick, {})])
+        render([Shown(quick, None, {})])
     assert sorted(read) == ["read_columns", "read_rows"]
     story_of(quick)
     assert len(read) == 4  # files may have changed since

@@ -12,6 +12,8 @@ import toytf
 from tasks.bigram.task import BigramTask
 from tests.tiny import COPY, THIRD_PARTY
 from toytf.errors import UserError
+from toytf.experiments.experiment import Experiment
+from toytf.models.transformer import ToyTransformer
 
 if TYPE_CHECKING:
     from conftest import Command, Ended, Install, Visit
@@ -26,6 +28,26 @@ def _copy(run: toytf.Run, tmp_path: Path, *lost: str) -> Path:
         path = directory / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return directory
+
+
+def test_a_run_builds_one_experiment_one_task_and_two_models_and_its_page_is_the_same_when_made_again(
+    tiny_config: Path, tmp_path: Path, invoke: "Callable[..., Ended]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    for kind in (Experiment, BigramTask, ToyTransformer):
+        init = kind.__init__
+
+        def counted(self: Any, *given: Any, init: Any = init, name: str = kind.__name__, **more: Any) -> None:
+            built.append(name)
+            init(self, *given, **more)
+
+        monkeypatch.setattr(kind, "__init__", counted)
+    assert invoke("run", tiny_config, "train.steps=2", "--out", tmp_path / "run").code == 0
+    # One model is trained; those of the page are copies of another, with the weights of their checkpoints.
+    assert sorted(built) == ["BigramTask", "Experiment", "ToyTransformer", "ToyTransformer"]
+    page = (tmp_path / "run" / "report.html").read_bytes()
+    assert invoke("inspect", tmp_path / "run", "--html", tmp_path / "again.html").code == 0
+    assert (tmp_path / "again.html").read_bytes() == page
 
 
 def test_a_run_that_is_being_written_shows_what_there_is(

@@ -13,10 +13,10 @@ import pytest
 import toytf
 from tests.report.written import recall, written
 from toytf.errors import UserError
+from toytf.experiments.opened import story_of
 from toytf.measurement import Group, Headline
 from toytf.probe import ProbeResult
 from toytf.report.headlines import short_table
-from toytf.report.story import story_of
 from toytf.runs import Run
 from toytf.runs.provenance import Origin, add_start
 

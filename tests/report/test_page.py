@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import toytf
-from toytf.report.page import render, run_figures
+from toytf.experiments.opened import shown
+from toytf.report.page import render
 
 if TYPE_CHECKING:
     from conftest import Visit
@@ -54,7 +55,7 @@ def factual(tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
 @pytest.fixture(scope="module")
 def both(bigram: toytf.Run, factual: toytf.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "both.html"
-    path.write_text(render([(run, run_figures(run)) for run in (bigram, factual)]), encoding="utf-8")
+    path.write_text(render([shown(run) for run in (bigram, factual)]), encoding="utf-8")
     return path
 
 
@@ -348,7 +349,7 @@ def test_memories_alone_open_the_same_way(visit: "Open", tmp_path: Path) -> None
     by_rule = {"experiment": "storage", "rules": ["optimum", "hebbian"], "dimension": 6, "n": 12}
     runs = [toytf.run({**quiet, **config}, out=tmp_path / config["experiment"]) for config in (by_size, by_rule)]
     page_file = tmp_path / "page.html"
-    page_file.write_text(render([(run, run_figures(run)) for run in runs]), encoding="utf-8")
+    page_file.write_text(render([shown(run) for run in runs]), encoding="utf-8")
     page = visit(page_file)
     page.page.wait_for_selector("html[data-shown]", state="attached")
     page.draw_all()

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 import toytf
-from toytf.report.inspection import PageServer
+from toytf.experiments.inspection import PageServer
 
 PAGE = "<!doctype html><title>W_OV² → u</title>".encode() + b"." * 3_000_000  # more than socket buffers hold
 

@@ -74,7 +74,7 @@ def _page(directory: Path) -> str:
 @pytest.fixture(scope="module")
 def pages(runs: dict[str, toytf.Run]) -> dict[str, str]:
     """The page of each run while it is whole."""
-    from toytf.report.inspection import inspect_runs
+    from toytf.experiments.inspection import inspect_runs
 
     for run in runs.values():
         inspect_runs([run.directory], None, serve=False)

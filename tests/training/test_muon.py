@@ -12,7 +12,6 @@ from tests.training.test_loop import TINY, make_learner
 from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, UserError
 from toytf.optimizers import AdamW, Muon, Several
-from toytf.report.page import without_pages
 from toytf.training.config import AdamWConfig, MuonConfig
 from toytf.training.learner import StackedLearner, build_optimizer
 from toytf.training.loop import Trainer
@@ -107,15 +106,14 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(
 ) -> None:
     """Also over the step at which a matrix and the embedding begin to move, and what is remembered of each."""
     config = {**STOPPED, "seeds": [0, 1], "stack": stack}
-    with without_pages():
-        whole = toytf.run("quickstart", config, out=tmp_path / "whole")
-        for step in (6, 13):
-            with monkeypatch.context() as patched:
-                asked = iter([False] * (step - 1) + [True] * 100)
-                patched.setattr("toytf.training.loop.stop_asked", lambda asked=asked: next(asked))
-                with pytest.raises(Interrupted):
-                    toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True)
-        again = toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True)
+    whole = toytf.run("quickstart", config, out=tmp_path / "whole", page=False)
+    for step in (6, 13):
+        with monkeypatch.context() as patched:
+            asked = iter([False] * (step - 1) + [True] * 100)
+            patched.setattr("toytf.training.loop.stop_asked", lambda asked=asked: next(asked))
+            with pytest.raises(Interrupted):
+                toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True)
+    again = toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True, page=False)
     names = ["metrics.jsonl", "summary.json"]
     names += [f"checkpoints/seed{seed}-step000020.{kind}" for seed in (0, 1) for kind in ("safetensors", "training")]
     for name in names:
@@ -123,8 +121,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(
 
 
 def test_a_checkpoint_has_the_momentum_of_matrices_and_both_moments_of_the_rest(tmp_path: Path) -> None:
-    with without_pages():
-        run = toytf.run("quickstart", {**STOPPED, "train.steps": 9, "seeds": [0]}, out=tmp_path / "run")
+    run = toytf.run("quickstart", {**STOPPED, "train.steps": 9, "seeds": [0]}, out=tmp_path / "run", page=False)
     held = {key.rpartition("/")[::2] for key in load_file(run.checkpoints / "seed0-step000009.training")}
     assert ("blocks.1.attn.W_K", "momentum_buffer") in held and ("blocks.1.attn.W_K", "exp_avg") not in held
     assert {("embed.W_E", field) for field in ("step", "exp_avg", "exp_avg_sq")} <= held

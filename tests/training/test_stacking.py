@@ -19,7 +19,6 @@ from toytf.experiments.launch import run_together
 from toytf.models.counts import SAFE, stacked_count_forward
 from toytf.models.stack import Stack
 from toytf.randomness import generator
-from toytf.report.page import without_pages
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
 from toytf.training.learner import SeedLearner, StackedLearner
@@ -144,8 +143,7 @@ QUICK: dict[str, Any] = {
 
 def quick_run(*given: Any, **options: Any) -> Run:
     """A run without its page, which takes longer than the training."""
-    with without_pages():
-        return toytf.run(*given, **options)
+    return toytf.run(*given, page=False, **options)
 
 
 FILES = ["metrics.jsonl", "summary.json", *(f"checkpoints/seed{seed}-step000040.safetensors" for seed in range(3))]

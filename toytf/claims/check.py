@@ -14,8 +14,8 @@ from toytf.claims.verdict import Outcome, outcome_of
 from toytf.config.plugins import ExperimentConfig
 from toytf.config.sections import digest
 from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_shipped
-from toytf.engines import EngineOptions
-from toytf.errors import Interrupted, RunFailed, SystemRefused, UserError, reason, shortened
+from toytf.engines import ONE_BY_ONE, EngineOptions
+from toytf.errors import Interrupted, RunFailed, UserError, reason, shortened
 from toytf.files import remove_temporary, write_atomic
 from toytf.runs import Run
 from toytf.runs.checksums import read_bytes
@@ -25,8 +25,6 @@ from toytf.words import counted, say
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ONE_BY_ONE = EngineOptions()
 
 
 def check_claims(
@@ -50,7 +48,7 @@ def check_claims(
     with locked(out):
         remove_temporary(out)
         _refuse_foreign(out)
-        for outcome in _one_by_one(chosen) if options.in_this_process else _at_once(chosen, options):
+        for outcome in _outcomes(chosen, options):
             outcomes[outcome.name] = outcome
             _write([outcomes[name] for name in files if name in outcomes], out)
     return [outcomes[name] for name in files]
@@ -73,17 +71,7 @@ class _Chosen:
         return {run: self.out / "runs" / digest(config) for run, config in self.configs.items()}
 
 
-def _one_by_one(chosen: Iterable[_Chosen]) -> Iterator[Outcome]:
-    for one in chosen:
-        long = "" if one.quick else f" (about {one.claim.minutes:g} minutes)"
-        say(f"{one.name}{long}")
-        try:
-            yield _checked(one)
-        except Interrupted:
-            raise Interrupted(f"stopped during {one.name}; to continue, run the same command again") from None
-
-
-def _at_once(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Outcome]:
+def _outcomes(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Outcome]:
     """A verdict as soon as all runs of a claim have ended, whatever the order."""
     waiting = {one.name: {path for path in one.directories.values() if not Run(path).finished} for one in chosen}
     failures: dict[Path, RunFailed] = {}
@@ -92,10 +80,7 @@ def _at_once(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Outc
     def decided() -> Iterator[Outcome]:
         for one in [one for one in undecided if not waiting[one.name]]:
             undecided.remove(one)
-            failed = {run: failures[path] for run, path in one.directories.items() if path in failures}
-            ended = {run: path for run, path in one.directories.items() if run not in failed}
-            seeds = {run: _ended(one.configs[run], path).seeds for run, path in ended.items()}
-            outcome = _outcome(one, seeds, failed)
+            outcome = _outcome(one, failures)
             say(f"{one.name}: {outcome.verdict}; {counted(len(undecided), 'claim')} left")
             yield outcome
 
@@ -130,33 +115,20 @@ def _origin(name: str, path: Path, out: Path, *, quick: bool) -> Origin:
     return Origin(command=shlex.join(["toytf", "claims", asked, *(["--quick"] if quick else []), "--out", str(out)]))
 
 
-def _checked(one: _Chosen) -> Outcome:
-    """Run one claim and compare."""
-    from toytf.experiments.launch import run_config
-
+def _outcome(one: _Chosen, failures: Mapping[Path, RunFailed]) -> Outcome:
+    """The verdict on a claim whose runs have ended; those that failed have no seeds, and the note says why."""
     seeds: dict[str, pd.DataFrame] = {}
-    failed: dict[str, RunFailed] = {}
-    for run, config in one.configs.items():
-        try:
-            seeds[run] = run_config(config, one.directories[run], resume=True, origin=one.origin).seeds
-        except SystemRefused:
-            raise  # which says nothing about the claim
-        except RunFailed as failure:
-            failed[run] = failure
-    return _outcome(one, seeds, failed)
-
-
-def _ended(config: ExperimentConfig, directory: Path) -> Run:
-    """The run that has ended in a directory; one of another config is refused."""
-    return Run.start(directory, config.resolved(Run.open(directory).config), resume=True)
-
-
-def _outcome(one: _Chosen, seeds: "Mapping[str, pd.DataFrame]", failed: Mapping[str, RunFailed]) -> Outcome:
-    """The verdict on a claim from the seeds of its runs, and why there are none of some."""
-    note = " ".join(filter(None, (one.claim.note, *(f"{run}: {failed[run]}." for run in one.configs if run in failed))))
+    notes = [one.claim.note]
+    for run, directory in one.directories.items():
+        if directory in failures:
+            notes.append(f"{run}: {failures[directory]}.")
+        else:  # a run of another config is refused
+            resolved = one.configs[run].resolved(Run.open(directory).config)
+            seeds[run] = Run.start(directory, resolved, resume=True).seeds
     runs = {run: str(directory) for run, directory in one.directories.items()}
     studies = [run for run, config in one.configs.items() if config.experiment != "train"]
-    return outcome_of(one.name, one.claim, seeds, runs, note.strip(), studies=studies, quick=one.quick)
+    note = " ".join(filter(None, notes)).strip()
+    return outcome_of(one.name, one.claim, seeds, runs, note, studies=studies, quick=one.quick)
 
 
 def choose(names: Iterable[str]) -> dict[str, Path]:

@@ -1,6 +1,6 @@
-"""The runs of claims, several at a time: what is left to run, the longest first, and how long it will take."""
+"""The runs of claims: in this process one by one, in workers the longest first, and how long the rest will take."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,18 +34,17 @@ def finish_runs(runs: Sequence[ClaimRun], options: EngineOptions) -> Ending:
     What says nothing about a claim is raised: a mistake, a refusal of the system, a job that was lost. Runs that go on
     are asked to stop then, and can be continued.
     """
-    longest_first = sorted(runs, key=lambda run: -run.minutes)
-    by_name = {run.name: run for run in longest_first}
+    by_name = {run.name: run for run in runs}
     left = Forecast(sum(run.minutes for run in runs), options.jobs)
-    jobs = [
-        Job(
-            run.name,
-            f"{__name__}:finish_run",
-            {"config": run.config, "directory": run.directory, "origin": run.origin},
-        )
-        for run in longest_first
-    ]
-    with closing(run_jobs(jobs, options)) as ending:
+
+    def jobs() -> Iterator[Job]:
+        for run in runs if options.in_this_process else sorted(runs, key=lambda run: -run.minutes):
+            if options.in_this_process:
+                say(run.name)
+            arguments = {"config": run.config, "directory": run.directory, "origin": run.origin}
+            yield Job(run.name, f"{__name__}:finish_run", arguments)
+
+    with closing(run_jobs(jobs(), options)) as ending:
         for n_ended, ended in enumerate(ending, 1):
             run, error = by_name[ended.job.name], ended.error
             if isinstance(error, UserError | SystemRefused | JobLost):
@@ -59,10 +58,10 @@ def finish_runs(runs: Sequence[ClaimRun], options: EngineOptions) -> Ending:
 
 
 def finish_run(config: ExperimentConfig, directory: Path, origin: Origin) -> None:
-    """Run a config to its end, from where it was stopped: the work of a job."""
+    """Run a config to its end, from where it was stopped and without a page: the work of a job."""
     from toytf.experiments.launch import run_config
 
-    run_config(config, directory, resume=True, origin=origin)
+    run_config(config, directory, resume=True, origin=origin, page=False)
 
 
 class Forecast:

@@ -1,8 +1,6 @@
 """What an engine is given and what it gives back: jobs, how they ended, and how many run at a time."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,19 +82,5 @@ class EngineOptions:
             raise UserError(f"{given} is an option of the engine ray: choose that, or leave {given} out")
 
 
-_current: ContextVar[EngineOptions | None] = ContextVar("engine", default=None)
-
-
-@contextlib.contextmanager
-def using(options: EngineOptions) -> Iterator[None]:
-    """Let whatever consists of many jobs run them with these options."""
-    token = _current.set(options)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def current_options() -> EngineOptions:
-    """What `using` has set; in a worker and by default: one job after the other."""
-    return _current.get() or EngineOptions()
+ONE_BY_ONE = EngineOptions()
+"""Jobs run in this process, one after the other."""

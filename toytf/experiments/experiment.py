@@ -5,7 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from toytf.errors import RunFailed, ToytfError, UserError
+from toytf.engines import ONE_BY_ONE, EngineOptions
+from toytf.errors import ToytfError
+from toytf.process import cpu_threads
+from toytf.report.page import Shown
 from toytf.report.story import Story, first_row
 from toytf.runs import Run
 
@@ -17,23 +20,21 @@ class Experiment(ABC):
         self.config = config
 
     @abstractmethod
-    def run(self, run: Run) -> None:
-        """Do what is not done yet in this run directory, up to its summary and page."""
+    def run(self, run: Run, engine: EngineOptions = ONE_BY_ONE) -> None:
+        """Do what is not done yet in this run directory; page and summary are written for it.
+
+        engine: where its jobs run, if it consists of many.
+        """
 
     @classmethod
     def run_together(cls, experiments: "Sequence[Experiment]", runs: Sequence[Run]) -> list[ToytfError | None]:
-        """Do the same for several runs whose configs have one `stack_key`; why each failed, if it did.
+        """Do the same for several runs whose configs have one `stack_key`; why each failed, if it did."""
+        raise NotImplementedError
 
-        By default one after the other.
-        """
-        failures: list[ToytfError | None] = []
-        for experiment, run in zip(experiments, runs, strict=True):
-            try:
-                experiment.run(run)
-                failures.append(None)
-            except (UserError, RunFailed) as error:
-                failures.append(error)
-        return failures
+    def shown(self, run: Run) -> Shown:
+        """What the page is made of: the story and the figures, from files that are read once."""
+        with cpu_threads(1), run.read_once():  # many small pictures
+            return Shown(run, self.story(run), dict(self.figures(run)))
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Names and figures of the page."""

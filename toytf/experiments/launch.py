@@ -5,8 +5,7 @@ import errno
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,14 @@ from toytf.config.compose import Overrides
 from toytf.config.footprint import check_memory, free_memory
 from toytf.config.plugins import ExperimentConfig, implementation, lies_in_run, load_config
 from toytf.config.sections import digest
-from toytf.errors import Interrupted, RunFailed, SystemRefused, ToytfError, UserError, reason
+from toytf.engines import ONE_BY_ONE, EngineOptions
+from toytf.errors import Interrupted, RunFailed, SystemRefused, ToytfError, UserError, reason, shortened
 from toytf.files import remove_temporary
 from toytf.runs import Run
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin, add_start, origin_of
-from toytf.timing import timed
+from toytf.timing import spent_on, taken, timed
+from toytf.words import say
 
 if TYPE_CHECKING:
     from toytf.experiments.experiment import Experiment
@@ -41,36 +42,50 @@ def run(
     out: Path | str | None = None,
     resume: bool = False,
     force: bool = False,
+    engine: EngineOptions = ONE_BY_ONE,
+    page: bool = True,
 ) -> Run:
     """Run a config (a file, the bare name of one that ships, or a mapping) and return its run directory.
 
     With `resume`, a run that is finished is returned as it is, and one that is not goes on. With `force`, also a run
-    that seems to need more memory than there is.
+    that seems to need more memory than there is. engine: where the cases of a study are measured. page: write one.
     """
+    return launch(source, overrides, out=out, resume=resume, force=force, engine=engine, page=page)[1]
+
+
+def launch(
+    source: Path | str | dict[str, Any],
+    overrides: Overrides = (),
+    *,
+    out: Path | str | None,
+    resume: bool,
+    force: bool,
+    engine: EngineOptions = ONE_BY_ONE,
+    page: bool = True,
+) -> tuple["Experiment", Run]:
+    """The same, and the experiment that has done it, which tells the story."""
     began = time.perf_counter()
     config = load_config(source, overrides)
     origin = origin_of(source, overrides, out=out, resume=resume, force=force)
     if out is None and resume and isinstance(source, str | Path) and lies_in_run(Path(source)):
         out = Path(source).parent
     directory = Path(out) if out is not None else default_directory(source, config)
-    return run_config(config, directory, resume=resume, force=force, origin=origin, began=began)
+    with timed(began), _begun(config, directory, resume=resume, force=force, origin=origin) as (experiment, run):
+        if not run.finished:
+            experiment.run(run, engine)
+            _end(experiment, run, page=page)
+    return experiment, run
 
 
 def run_config(
-    config: ExperimentConfig,
-    directory: Path,
-    *,
-    resume: bool,
-    force: bool = False,
-    origin: Origin | None = None,
-    began: float | None = None,
+    config: ExperimentConfig, directory: Path, *, resume: bool, origin: Origin | None = None, page: bool = True
 ) -> Run:
-    """Run a validated config in a directory; its provenance will tell the origin.
-
-    began: when it was asked for, by `time.perf_counter()`.
-    """
-    with timed(began):
-        return _run_config(config, directory, resume=resume, force=force, origin=origin or Origin())
+    """Run a validated config in a directory; its provenance will tell the origin. page: write one."""
+    with timed(), _begun(config, directory, resume=resume, origin=origin or Origin()) as (experiment, run):
+        if not run.finished:
+            experiment.run(run)
+            _end(experiment, run, page=page)
+    return run
 
 
 def run_together(
@@ -85,34 +100,21 @@ def run_together(
     Of each there is the run that has ended, or why it failed; the others go on. Configs that cannot be stacked run one
     after the other. page: write the pages of the runs, too.
     """
-    began = time.perf_counter()
-    from toytf.report.page import without_pages  # imports torch
-
-    given = [*zip(configs, directories, strict=True)]
-    keys = {config.stack_key for config in configs}
-    with nullcontext() if page else without_pages():
-        if len(keys) > 1 or None in keys or getattr(configs[0], "stack", 1) in (1, "auto"):
-            return [_end_of(config, directory, origin) for config, directory in given]
-        return _stacked(given, origin or Origin(), began)
-
-
-def _end_of(config: ExperimentConfig, directory: Path, origin: Origin | None) -> Run | ToytfError:
-    """The run when it has ended, or why it failed."""
-    try:
-        return run_config(config, directory, resume=True, origin=origin)
-    except (UserError, RunFailed) as error:
-        return error
-
-
-def _stacked(given: Iterable[tuple[ExperimentConfig, Path]], origin: Origin, began: float) -> list[Run | ToytfError]:
+    began, origin = time.perf_counter(), origin or Origin()
     ends: list[Run | ToytfError] = []
+    keys = {config.stack_key for config in configs}
+    if len(keys) > 1 or None in keys or getattr(configs[0], "stack", 1) in (1, "auto"):
+        for config, directory in zip(configs, directories, strict=True):
+            try:
+                ends.append(run_config(config, directory, resume=True, origin=origin, page=page))
+            except (UserError, RunFailed) as error:
+                ends.append(error)
+        return ends
     with timed(began), contextlib.ExitStack() as opened:
         begun: dict[int, tuple["Experiment", Run]] = {}
-        for i, (config, directory) in enumerate(given):
+        for i, (config, directory) in enumerate(zip(configs, directories, strict=True)):
             try:
-                experiment, run = opened.enter_context(
-                    _begun(config, directory, resume=True, force=False, origin=origin)
-                )
+                experiment, run = opened.enter_context(_begun(config, directory, resume=True, origin=origin))
             except (UserError, RunFailed) as error:
                 ends.append(error)
                 continue
@@ -123,19 +125,36 @@ def _stacked(given: Iterable[tuple[ExperimentConfig, Path]], origin: Origin, beg
             experiments, runs = zip(*begun.values(), strict=True)
             for i, failure in zip(begun, type(experiments[0]).run_together(experiments, runs), strict=True):
                 ends[i] = failure or ends[i]
+                if failure is None:
+                    _end(*begun[i], page=page)
     return ends
 
 
-def _run_config(config: ExperimentConfig, directory: Path, *, resume: bool, force: bool, origin: Origin) -> Run:
-    with _begun(config, directory, resume=resume, force=force, origin=origin) as (experiment, run):
-        if not run.finished:
-            experiment.run(run)
-    return run
+def _end(experiment: "Experiment", run: Run, *, page: bool) -> None:
+    """The end of every run: its page, and then the summary, which says that the run is whole.
+
+    A mistake in a picture, perhaps of somebody's task, costs only the page.
+    """
+    from toytf.report.page import write_report  # imports torch
+
+    try:
+        if page:
+            with spent_on("page"), run.read_once():
+                write_report(experiment.shown(run))
+    except (ToytfError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        why = shortened(f"{type(error).__name__}: {error}")
+        say(f"toytf: the page could not be drawn ({why}); all results of {run.directory} are there")
+    run.finish()
+    if page and run.config.trains_model:  # a study times its cases
+        with contextlib.suppress(OSError):  # the run has ended
+            run.add_seconds({"page": sum(taken().values())})
 
 
 @contextlib.contextmanager
 def _begun(
-    config: ExperimentConfig, directory: Path, *, resume: bool, force: bool, origin: Origin
+    config: ExperimentConfig, directory: Path, *, resume: bool, origin: Origin, force: bool = False
 ) -> Iterator[tuple["Experiment", Run]]:
     """An experiment and its run, which nobody else writes meanwhile; one that has ended already is only opened."""
     with _undisturbed():

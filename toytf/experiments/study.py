@@ -25,7 +25,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from toytf.engines import EngineOptions, Job, current_options, run_jobs
+from toytf.engines import ONE_BY_ONE, EngineOptions, Job, run_jobs
 from toytf.errors import Interrupted, UserError, shortened
 from toytf.experiments.cases import CaseOrder, FoundAtStep, case_job
 from toytf.experiments.experiment import Experiment
@@ -43,7 +43,6 @@ from toytf.measurement import (
     plain_scalar,
 )
 from toytf.process import cpu_threads
-from toytf.report.page import write_report_at_the_end
 from toytf.report.story import Story, first_row
 from toytf.report.terminal import CaseLine
 from toytf.runs import Run
@@ -129,8 +128,8 @@ class Study(Experiment, Generic[C]):
         cases, seeds = counted(len(list(self.cases())), "case"), counted(len(self.config.seeds), "seed")
         return (f"Measured {cases} in {seeds}.", *first_row(run))
 
-    def run(self, run: Run) -> None:
-        """Measure what is not measured yet, conclude, then write summary and page."""
+    def run(self, run: Run, engine: EngineOptions = ONE_BY_ONE) -> None:
+        """Measure what is not measured yet, and conclude."""
         metrics = MetricsFile(run.metrics_file)
         metrics.check_seeds(self.config.seeds)
         cases = list(self.cases())
@@ -140,17 +139,15 @@ class Study(Experiment, Generic[C]):
         if len(set(labels)) < len(labels):
             raise UserError(f"{max(labels, key=labels.count)} is the name of two cases: give each its own")
         before = self._before(metrics.rows, metrics.columns)
-        named, options = dict(zip(labels, cases, strict=True)), current_options()
+        named = dict(zip(labels, cases, strict=True))
         with CaseLine(len(cases)) as line:
-            if options.in_this_process:
+            if engine.in_this_process:
                 self._one_by_one(named, run, metrics, before, line)
             else:
-                self._at_once(named, run, metrics, before, line, options=options)
+                self._at_once(named, run, metrics, before, line, engine=engine)
         self._conclude(metrics)
         metrics.close()
         self._mirror(run, metrics)
-        write_report_at_the_end(run)
-        run.finish()
 
     def label(self, case: C) -> str:
         """What a case is called on the terminal, such as `capacity/optimum_d64`."""
@@ -183,7 +180,7 @@ class Study(Experiment, Generic[C]):
 
     def _at_once(
         self, cases: Mapping[str, C], run: Run, metrics: MetricsFile, before: "_Before", line: CaseLine,
-        *, options: EngineOptions,
+        *, engine: EngineOptions,
     ) -> None:  # fmt: skip
         """Measure in workers; what a job found is written when it has ended, and in the end all is put in order."""
         run.add_seconds(dict.fromkeys(cases, 0.0))
@@ -202,7 +199,7 @@ class Study(Experiment, Generic[C]):
                 yield job
 
         try:
-            with closing(run_jobs(begun(), options)) as jobs:
+            with closing(run_jobs(begun(), engine)) as jobs:
                 for ended in jobs:
                     name = case_of[ended.job.name]
                     if isinstance(ended.error, UserError):

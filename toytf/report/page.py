@@ -7,28 +7,25 @@ text in the page.
 import html
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toytf.errors import ToytfError, UserError, shortened
+from toytf.errors import UserError
 from toytf.files import write_atomic
 from toytf.measurement import reference_name
 from toytf.process import cpu_threads
 from toytf.report.comparison import Comparison
 from toytf.report.frames import FRAMES, Store, frames_of
 from toytf.report.headlines import short_table
-from toytf.report.learning import learning_figures
 from toytf.report.portrait import example_of, model_line, provenance_of, title_of
-from toytf.report.story import story_of
+from toytf.report.story import Story
 from toytf.report.table import columns, summary_table
 from toytf.runs import Run, TrainedRun
-from toytf.timing import spent_on
-from toytf.words import counted, listed, say
+from toytf.words import listed
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -40,67 +37,45 @@ MAIN = 5
 NAMED = 3
 """Runs that the title of their comparison names."""
 
-NO_FRAMES: dict[str, Any] = {"steps": {}, "frames": {}, "sequences": {}}
-NO_MODEL: dict[str, Any] = dict.fromkeys(("task", "experiment", "model", "example", "facts"))
-"""What there is to say of a run without a checkpoint."""
+
+@dataclass(frozen=True)
+class Shown:
+    """A run, and what its experiment says and draws of it."""
+
+    run: Run
+    story: Story | None
+    """None: its config cannot be read here."""
+    figures: dict[str, Any]
+    """By name."""
 
 
-def write_report(run: Run) -> None:
+def write_report(shown: Shown) -> None:
     """Write report.html into the run directory, and each figure as plotly JSON into figures/."""
-    with cpu_threads(1), run.read_once():  # many small pictures
-        figures = run_figures(run)
-        for name, figure in figures.items():
-            run.write_figure(name, figure)
-        write_atomic(run.report_file, render([(run, figures)]).encode(errors="surrogateescape"))  # names of files
+    for name, figure in shown.figures.items():
+        shown.run.write_figure(name, figure)
+    write_atomic(shown.run.report_file, render([shown]).encode(errors="surrogateescape"))  # names of files
 
 
-_wanted: ContextVar[bool] = ContextVar("wanted", default=True)
-"""Do runs that end write their pages?"""
-
-
-@contextmanager
-def without_pages() -> Iterator[None]:
-    """Until its end, runs write no pages when they end: of many runs they would take long, and much room."""
-    token = _wanted.set(False)
-    try:
-        yield
-    finally:
-        _wanted.reset(token)
-
-
-def write_report_at_the_end(run: Run) -> None:
-    """The same after a run that is done: a mistake in a picture, perhaps of somebody's task, costs only the page."""
-    if not _wanted.get():
-        return
-    try:
-        with spent_on("page"):
-            write_report(run)
-    except (ToytfError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        why = shortened(f"{type(error).__name__}: {error}")
-        say(f"toytf: the page could not be drawn ({why}); all results of {run.directory} are there")
-
-
-def render(runs: Sequence[tuple[Run, dict[str, Any]]]) -> str:
+def render(runs: Sequence[Shown]) -> str:
     """The HTML of one run, or of several beside each other."""
     from plotly.offline import get_plotlyjs
 
-    content = Content(Store(), Figures(), max(1, FRAMES // len(runs)))
+    store, drawn, most = Store(), Figures(), max(1, FRAMES // len(runs))
     with ExitStack() as reading:
-        for run, _ in runs:
-            reading.enter_context(run.read_once())
-        comparison = Comparison([run for run, _ in runs]) if len(runs) > 1 else None
-        articles = [_article(run, figures, i, content) for i, (run, figures) in enumerate(runs)]
+        reading.enter_context(cpu_threads(1))  # many small pictures
+        for shown in runs:
+            reading.enter_context(shown.run.read_once())
+        comparison = Comparison([shown.run for shown in runs]) if len(runs) > 1 else None
+        articles = [_article(shown, i, store, drawn, most=most) for i, shown in enumerate(runs)]
         for article, name in zip(articles, comparison.names if comparison is not None else (), strict=False):
             article["name"] = article["data"]["name"] = name
         curves = {} if comparison is None else comparison.figures()
-        overlaid = [content.figures.add(f"compare/{metric}", figure) for metric, figure in curves.items()]
+        overlaid = [drawn.add(f"compare/{metric}", figure) for metric, figure in curves.items()]
     title = articles[0]["title"]
     if comparison is not None:
         title = f"{listed(comparison.names) if len(runs) <= NAMED else f'{len(runs)} runs'} compared"
     own = [article.pop("data") for article in articles]
-    data = as_script({"runs": own, "figures": content.figures.by_name, **content.store.to_json()})
+    data = as_script({"runs": own, "figures": drawn.by_name, **store.to_json()})
     return template("page.html.j2").render(
         title=title, articles=articles, comparison=comparison, overlaid=overlaid, data=data, plotly=get_plotlyjs()
     )
@@ -145,39 +120,27 @@ def _shown(label: str | None) -> str:
     return re.sub(r"&(#\d+|#x[\da-fA-F]+|\w+);", lambda entity: html.unescape(entity[0]), text)
 
 
-@dataclass(frozen=True)
-class Content:
-    """What page.js shows on demand, and how many frames a run may have."""
-
-    store: Store
-    figures: Figures
-    frames: int
-
-
-def _article(run: Run, figures: dict[str, Any], number: int, content: Content) -> dict[str, Any]:
-    """What the page says and shows of a run."""
-    summary, known = run.summary, run.columns
+def _article(shown: Shown, number: int, store: Store, drawn: Figures, *, most: int) -> dict[str, Any]:
+    """What the page says and shows of a run, with so many frames at most; frames and figures go to the other two."""
+    run, summary, known = shown.run, shown.run.summary, shown.run.columns
     config_text, unreadable = _config(run)
     article: dict[str, Any] = {
         "number": number,
         "name": run.name,
         "title": title_of(run),
         "unreadable": unreadable,
-        "story": () if unreadable else story_of(run).sentences,
+        "story": () if shown.story is None else shown.story.sentences,
         "numbers": short_table(summary, known, most=MAIN),
-        "seeds": _spread_note(run),
-        "several_seeds": run.history["seed"].nunique() > 1,
+        "n_seeds": run.history["seed"].nunique(),
         "provenance": [*provenance_of(run)],
         "figures": [
-            content.figures.add(f"{number}/{name}", figure)
-            for name, figure in figures.items()
-            if not name.startswith(MAP)
+            drawn.add(f"{number}/{name}", figure) for name, figure in shown.figures.items() if not name.startswith(MAP)
         ],
         "full_table": summary_table(summary, known),
         "columns": columns(summary),
         "config": config_text,
-        "data": {"name": run.name, "solution": (), "limits": _limits(run), **NO_FRAMES},
-        **NO_MODEL,
+        "data": {"name": run.name, "solution": (), "limits": _limits(run), "steps": {}, "frames": {}, "sequences": {}},
+        **dict.fromkeys(("task", "experiment", "model", "example", "facts")),  # of a run without a checkpoint
     }
     if unreadable:
         return article
@@ -186,7 +149,7 @@ def _article(run: Run, figures: dict[str, Any], number: int, content: Content) -
     article["data"]["solution"] = run.task.solution
     article["task"] = run.task.about
     if run.has_checkpoints:
-        frames, newest = frames_of(run, content.store, content.frames)
+        frames, newest = frames_of(run, store, most)
         article["data"] |= frames
         article["model"] = model_line(newest.model, run.config.train.steps)
         article["example"] = example_of(newest.sequences[0])
@@ -202,15 +165,6 @@ def _config(run: Run) -> tuple[str, str]:
     except UserError as error:  # such as of a package that is not installed here
         return text, str(error).replace(str(run.config_file), run.config_file.name)
     return text, ""
-
-
-def _spread_note(run: Run) -> str:
-    n = run.history["seed"].nunique()
-    return (
-        f"± is the standard deviation over {n} seeds; of what is fitted to all seeds, the error of the fit."
-        if n > 1
-        else f"{counted(n, 'seed').capitalize()}: no spread."
-    )
 
 
 def _limits(run: Run) -> dict[str, dict[str, float]]:
@@ -242,19 +196,3 @@ def template(name: str) -> "Template":
     environment.filters["breakable"] = lambda name: Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
     environment.globals["asset"] = lambda file: Markup(loader.get_source(environment, file)[0])
     return environment.get_template(name)
-
-
-def run_figures(run: Run) -> dict[str, Any]:
-    """The figures of a run by name, as its experiment draws them; curves alone if its config cannot be read here."""
-    from toytf.config.plugins import implementation
-
-    try:
-        config = run.config
-    except UserError:
-        return dict(learning_figures(run))
-    if not run.described and not config.trains_model:
-        # An earlier version made the run: nothing but the names of its metrics is known, and the figures that it drew.
-        drawn = {path.stem: run.kept_figure(path.stem) for path in sorted(run.figures.glob("*.json"))}
-        return {name: figure for name, figure in drawn.items() if figure is not None}
-    with run.read_once():
-        return dict(implementation(config)(config).figures(run))

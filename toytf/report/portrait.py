@@ -99,11 +99,6 @@ def provenance_of(run: "Run") -> Iterator[tuple[str, str]]:
             yield "device", first.device
     else:
         yield "provenance", "not known: an earlier version of toytf made this run"
-    seconds = _seconds(run)
-    if seconds is not None:
+    if run.timing:  # without that of the page itself: it says the same whenever it is written
+        seconds = sum(taken for part, taken in run.timing.items() if part != "page")
         yield "time", f"{seconds:,.0f} seconds" if seconds >= 10 else f"{seconds:.1f} seconds"
-
-
-def _seconds(run: "Run") -> float | None:
-    """The sum of timing.json, if it can be read: a remark, not a record."""
-    return sum(run.timing.values()) if run.timing else None

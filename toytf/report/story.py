@@ -32,15 +32,6 @@ class Story:
         return " ".join(self.sentences)
 
 
-def story_of(run: "Run") -> Story:
-    """The story of a run, as its experiment tells it."""
-    from toytf.config.plugins import implementation
-
-    with run.read_once():
-        story: Story = implementation(run.config)(run.config).story(run)
-    return story
-
-
 def first_row(run: "Run") -> tuple[str, ...]:
     """The first group of the short table in a sentence, by its last row, of the largest size; nothing without a row."""
     summary = run.summary

@@ -24,7 +24,7 @@ from rich.table import Table
 from toytf.errors import one_line, printable
 from toytf.measurement import Measurement, Quantity
 from toytf.report.headlines import short_table
-from toytf.report.story import story_of
+from toytf.report.story import Story
 from toytf.report.table import columns, summary_table
 from toytf.timing import told
 from toytf.words import Stderr, counted, say
@@ -216,11 +216,9 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
-def print_end(run: "Run", *, verbose: bool) -> None:
+def print_end(run: "Run", story: Story, *, verbose: bool) -> None:
     """What came out of a run: its story and the short table, or every metric; then where the page is, and what next."""
-    console = wide_console()
-    with run.read_once():
-        summary, known, story = run.summary, run.columns, story_of(run)
+    console, summary, known = wide_console(), run.summary, run.columns
     for sentence in story.sentences:
         together = one_line(sentence).replace(" %", "\xa0%")  # no line begins with a percent sign
         print(textwrap.fill(together, min(console.width, PROSE)).replace("\xa0", " "))  # noqa: T201

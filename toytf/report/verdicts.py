@@ -38,12 +38,11 @@ def print_verdicts(outcomes: list["Outcome"]) -> None:
 
 
 def verdict_page(outcomes: list["Outcome"], folder: Path) -> str:
-    """The HTML of the claims, with links to the pages of their runs, relative to the folder it is put in."""
+    """The HTML of the claims, with links to the folders of their runs, relative to the one it is put in."""
     from toytf.report.page import template
 
-    links = [
-        {run: os.path.relpath(Path(directory) / "report.html", folder) for run, directory in outcome.runs.items()}
-        for outcome in outcomes
+    folders = [
+        {run: os.path.relpath(directory, folder) for run, directory in outcome.runs.items()} for outcome in outcomes
     ]
     hint = QUICK if any(outcome.quick for outcome in outcomes) else ""
-    return template("claims.html.j2").render(claims=list(zip(outcomes, links, strict=True)), number=number, hint=hint)
+    return template("claims.html.j2").render(claims=list(zip(outcomes, folders, strict=True)), number=number, hint=hint)

@@ -1,7 +1,6 @@
 """The run directory: the only state. Resuming, inspecting, comparing and claims all read it."""
 
 import contextlib
-import importlib
 import json
 import os
 import re
@@ -9,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from toytf.config import sections as configs
 from toytf.config.plugins import ExperimentConfig, load_config
@@ -62,8 +61,23 @@ def once(read: Callable[[R], C]) -> Callable[[R], C]:
 class Run:
     """A directory with config.yaml, metrics.jsonl, summary.json, checkpoints/, figures/ and report.html."""
 
+    html: "ClassVar[Callable[[Run], str] | None]" = None
+    """What notebooks show of a run; `toytf.experiments` sets it, because the experiment tells the story."""
+
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
+        self.config_file = self.directory / "config.yaml"
+        """The fully resolved config."""
+        self.metrics_file = self.directory / "metrics.jsonl"
+        """One JSON object per evaluation: seed, step and metrics."""
+        self.summary_file = self.directory / "summary.json"
+        """The summary, written when the run has come to its end."""
+        self.checkpoints = self.directory / "checkpoints"
+        """The folder of weights."""
+        self.figures = self.directory / "figures"
+        """The folder of figures as plotly JSON."""
+        self.report_file = self.directory / "report.html"
+        """The page."""
         self._read: dict[str, Any] | None = None
 
     @contextlib.contextmanager
@@ -186,36 +200,6 @@ class Run:
         """What to type to go on with this run."""
         return shlex.join(["toytf", "run", str(self.config_file), "--out", str(self.directory), "--resume"])
 
-    @property
-    def config_file(self) -> Path:
-        """The fully resolved config."""
-        return self.directory / "config.yaml"
-
-    @property
-    def metrics_file(self) -> Path:
-        """One JSON object per evaluation: seed, step and metrics."""
-        return self.directory / "metrics.jsonl"
-
-    @property
-    def summary_file(self) -> Path:
-        """The summary, written when the run has come to its end."""
-        return self.directory / "summary.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of weights."""
-        return self.directory / "checkpoints"
-
-    @property
-    def figures(self) -> Path:
-        """The folder of figures as plotly JSON."""
-        return self.directory / "figures"
-
-    @property
-    def report_file(self) -> Path:
-        """The page."""
-        return self.directory / "report.html"
-
     @cached_property
     def config(self) -> ExperimentConfig:
         """The validated config."""
@@ -305,10 +289,8 @@ class Run:
             )
         return found
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows; the report lies above the runs, and is asked only here."""
-        notebook = importlib.import_module("toytf.report.notebook")
-        return str(notebook.run_html(self))
+    def _repr_html_(self) -> str | None:
+        return None if Run.html is None else Run.html(self)
 
     def write_figure(self, name: str, figure: Any) -> None:
         """Write a figure as plotly JSON into figures/, unless it was kept there when it was measured."""

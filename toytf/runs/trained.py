@@ -87,11 +87,10 @@ class TrainedRun(Run):
 
     def model(self, step: int | None = None, seed: int | None = None) -> ToyTransformer:
         """The model of a seed (default: the first) at a checkpoint (default: the last)."""
-        task, seed = self.task, self._seed(seed)
+        seed = self._seed(seed)
         chosen = self._step(step, seed)
-        model = build_model(self.config.model, task, seed)
-        CheckpointStore(self.checkpoints, seed).load_weights(chosen, dict(model.named_parameters()))
-        return model.eval()
+        ((_, model),) = CheckpointStore(self.checkpoints, seed).models(self._like, [chosen])
+        return model
 
     def course(self, step: int | None = None, seed: int | None = None) -> Course:
         """The training of a seed (default: the first) up to a checkpoint (default: the last), checkpoint by checkpoint.
@@ -99,12 +98,16 @@ class TrainedRun(Run):
         Those that were only written because a Ctrl-C asked for it are left out: a run that was never stopped has the
         same course.
         """
-        task, seed, train = self.task, self._seed(seed), self.config.train
+        seed, train = self._seed(seed), self.config.train
         last, store = self._step(step, seed), CheckpointStore(self.checkpoints, seed)
         steps = [at for at in store.steps() if at == last or (at < last and train.checkpoints.due(at))]
         rows = [row for row in read_rows(self.metrics_file) if row["seed"] == seed and row["step"] <= last]
-        like = build_model(self.config.model, task, seed)
-        return Course(lambda: store.models(like, steps), losses_of(train.loss, rows), train.is_plain_descent)
+        return Course(lambda: store.models(self._like, steps), losses_of(train.loss, rows), train.is_plain_descent)
+
+    @cached_property
+    def _like(self) -> ToyTransformer:
+        """A model of this shape, of which those of all seeds and checkpoints are copies with other weights."""
+        return build_model(self.config.model, self.task, self.config.seeds[0])
 
     def _step(self, step: int | None, seed: int) -> int:
         """The step of a checkpoint that there is; None: of the last."""

@@ -13,8 +13,7 @@ import toytf
 from toytf.config.plugins import load_config
 from toytf.experiments.dynamics.config import DynamicsConfig
 from toytf.experiments.dynamics.trajectory import spaced
-from toytf.report.page import run_figures, without_pages
-from toytf.report.story import story_of
+from toytf.experiments.opened import shown, story_of
 
 if TYPE_CHECKING:
     from conftest import EndsTheSame
@@ -36,8 +35,7 @@ def trained(run_quietly: Run) -> Run:
     """A run of the experiment: `trained(system={…}, learning_rates=[…], steps=…)`."""
 
     def run(**config: Any) -> toytf.Run:
-        with without_pages():
-            return run_quietly(experiment="dynamics", **config)
+        return run_quietly(page=False, experiment="dynamics", **config)
 
     return run
 
@@ -208,7 +206,7 @@ def test_rows_are_all_steps_or_evenly_spaced_on_a_logarithmic_scale(steps: int, 
 
 
 def test_pictures_of_two_tokens(spike: toytf.Run) -> None:
-    figures = run_figures(spike)
+    figures = shown(spike).figures
     assert set(figures) == {"loss", "margins", "landscape", "edge"}
     marks = next(trace for trace in figures["loss"].data if trace.name == "spike, made good later")
     assert marks.x == (1, 5, 10, 12)  # the highest steps of {1}, {3, 4, 5}, {7 … 10}, {12}
@@ -219,21 +217,21 @@ def test_pictures_of_two_tokens(spike: toytf.Run) -> None:
 
 
 def test_the_slider_moves_the_way_from_the_start_to_the_end(spike: toytf.Run) -> None:
-    figure = run_figures(spike)["landscape"]
+    figure = shown(spike).figures["landscape"]
     (slider,) = figure.layout.sliders
     assert [step.label for step in slider.steps] == [str(step) for step in range(36)]
     assert [frame.name for frame in figure.frames] == [step.label for step in slider.steps]
-    shown = [trace for trace in figure.data if trace.type == "scatter"]
+    still = [trace for trace in figure.data if trace.type == "scatter"]
     first, last = figure.frames[0].data, figure.frames[-1].data
     assert [len(values(trace.x)) for trace in first] == [1] * 4
-    assert [[*values(trace.x)] for trace in last] == [[*values(trace.x)] for trace in shown]  # as without the slider
+    assert [[*values(trace.x)] for trace in last] == [[*values(trace.x)] for trace in still]  # as without the slider
     assert all(figure.data[at].type == "scatter" for at in figure.frames[0].traces)
     star = last[1]  # of η = 10: m_1 = γ · e_1
     assert values(star.x)[0] == pytest.approx(spike.summary["margin/lr10/token1"])
 
 
 def test_the_landscape_of_ten_tokens_shows_the_best_direction_and_the_lowest_loss(forgetting: toytf.Run) -> None:
-    figure = run_figures(forgetting)["landscape"]
+    figure = shown(forgetting).figures["landscape"]
     lowest = next(trace for trace in figure.data if trace.name == "lowest loss")
     way = next(trace for trace in figure.data if trace.name == "η = 0.1")
     x, y = values(way.x), values(way.y)
@@ -244,7 +242,7 @@ def test_the_landscape_of_ten_tokens_shows_the_best_direction_and_the_lowest_los
 
 @pytest.mark.parametrize(("window", "ends"), [(2, (-2, 2, -2, 2)), ([-1, 8, -17, 10], (-1, 8, -17, 10))])
 def test_a_window_is_what_the_landscape_shows(window: Any, ends: tuple[float, ...], trained: Run) -> None:
-    layout = run_figures(trained(system=PAIR, steps=2, window=window))["landscape"].layout
+    layout = shown(trained(system=PAIR, steps=2, window=window)).figures["landscape"].layout
     assert (*layout.xaxis.range, *layout.yaxis.range) == ends
 
 
@@ -252,13 +250,13 @@ def test_the_map_shows_the_first_step_without_an_error(trained: Run) -> None:
     """a = 0.9: 26 and 9 steps at η = 1 and 3; a = 1 is never separable."""
     system = {**PAIR, "correlations": [0.9, 1.0]}
     run = trained(system=system, learning_rates=[3, 1], steps=40, points=2)
-    (heat,) = run_figures(run)["map"].data
+    (heat,) = shown(run).figures["map"].data
     assert [[*row] for row in heat.text] == [["26", "9"], ["never", "never"]]
 
 
 def test_the_excess_of_many_seeds_is_a_histogram(trained: Run) -> None:
     run = trained(system={"kind": "plane", "n_inputs": 30}, steps=1, seeds=[*range(20)])
-    assert "excess" in run_figures(run)
+    assert "excess" in shown(run).figures
     assert 0 <= run.summary["excess"] < 0.3
     assert any("of the seeds it costs more than 0.01" in sentence for sentence in _said(run))
 

@@ -18,10 +18,10 @@ from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.filling.curves import crossing, learned_recalls, recalls
 from toytf.experiments.filling.experiment import STORABLE, Case, Filling, most_recalled, recall, storable, train_alone
 from toytf.experiments.filling.figures import filling_figures
+from toytf.experiments.opened import shown
 from toytf.holder import Holder
 from toytf.measurement import KINDS
 from toytf.memory import Association, AssociationStream
-from toytf.report.page import run_figures
 
 if TYPE_CHECKING:
     from conftest import Ended, Refused
@@ -124,7 +124,7 @@ def test_a_memory_without_a_load_can_be_the_first_to_break(bigram: toytf.Run) ->
 
 
 def test_figures_show_recall_margins_spectrum_and_what_is_lost(bigram: toytf.Run) -> None:
-    figures = dict(run_figures(bigram))
+    figures = shown(bigram).figures
     assert {"recall_W_OV2", "margins_W_OV2", "spectrum_W_OV2", "lost_W_OV2"} <= set(figures)
     traces = {trace.name: trace for trace in figures["recall_W_OV2"].data}
     assert {

@@ -12,12 +12,11 @@ import toytf
 from toytf import theory
 from toytf.config.plugins import load_config
 from toytf.config.sections import digest
+from toytf.experiments.opened import shown, story_of
 from toytf.experiments.optimisers.config import OptimisersConfig
 from toytf.experiments.optimisers.experiment import Optimisers, OptimisersCase
 from toytf.experiments.optimisers.measures import by_octave, learning_times, octaves
 from toytf.measurement import Group
-from toytf.report.page import run_figures
-from toytf.report.story import story_of
 
 if TYPE_CHECKING:
     from conftest import Ended, EndsTheSame, Refused
@@ -206,15 +205,15 @@ def test_cases_are_all_combinations() -> None:
 
 def test_figures_show_errors_schemes_and_vectors(study: Run) -> None:
     run = study(learning_rates=[0.1, 1], dimensions=[6, 12], evaluations=3)
-    assert {"error", "learning_rate", "rho", "scheme", "by_frequency", "curve"} <= {*run_figures(run)}
+    assert {"error", "learning_rate", "rho", "scheme", "by_frequency", "curve"} <= {*shown(run).figures}
     plane = study(models=["learnable"], dimensions=[2], n_outputs=[2, 3], start="random")
-    assert {"error", "vectors_learnable_sgd_d2_lr1_batch4_n40_M2"} <= {*run_figures(plane)}
+    assert {"error", "vectors_learnable_sgd_d2_lr1_batch4_n40_M2"} <= {*shown(plane).figures}
 
 
 def test_errors_by_batch_are_drawn_beside_a_step_on_all_samples(study: Run) -> None:
     """`all` is no number, so it is on no axis of batches, and neither is its floor."""
     run = study(batches=[2, 8, "all"], inside=False)
-    assert any(name.startswith("error") for name in run_figures(run))
+    assert any(name.startswith("error") for name in shown(run).figures)
 
 
 def test_time_has_no_law_with_two_answers(study: Run) -> None:
@@ -235,7 +234,7 @@ def test_many_curves_come_in_several_figures(study: Run) -> None:
         optimisers=["sgd", "adam"], layer_norm=[False, True], learning_rates=[0.1, 1], batches=[1, 2, 4, 8],
         dimensions=[2, 3], start="random", inside=False,
     )  # fmt: skip
-    assert {"error_sgd", "error_adam", "learning_rate_sgd", "learning_rate_adam"} <= {*run_figures(run)}
+    assert {"error_sgd", "error_adam", "learning_rate_sgd", "learning_rate_adam"} <= {*shown(run).figures}
 
 
 def test_the_story_tells_errors_and_exponents(study: Run) -> None:

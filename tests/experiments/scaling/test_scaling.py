@@ -10,9 +10,8 @@ import torch
 import toytf
 from toytf import theory
 from toytf.config.plugins import load_config
+from toytf.experiments.opened import shown, story_of
 from toytf.experiments.scaling.experiment import draw_counts
-from toytf.report.page import run_figures
-from toytf.report.story import story_of
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -83,7 +82,7 @@ def test_the_story_and_the_figures_name_schemes_in_words(laws: toytf.Run) -> Non
     said = str(story_of(laws))
     assert "stored by frequency (counts)" in said
     assert "only the d/4 most frequent (top0.25d)" in said
-    figures = dict(run_figures(laws))
+    figures = shown(laws).figures
     assert list(figures) == ["error_by_dimension_a2", "error_by_dimension_a1.5"]
     names = {trace.name for trace in figures["error_by_dimension_a2"].data}
     assert {"seen: all alike", "theory: counts: by frequency", "law of counts: d^−0.25"} <= names

@@ -13,11 +13,11 @@ import toytf
 from toytf import theory
 from toytf.config.plugins import load_config
 from toytf.errors import UserError
+from toytf.experiments.opened import shown
 from toytf.experiments.pairs import DataConfig, TrainedRulesConfig
 from toytf.experiments.storage.config import PairsConfig, StorageConfig
 from toytf.experiments.storage.experiment import rule_inputs
 from toytf.memory import RULES, Rule, RuleInputs
-from toytf.report.page import run_figures
 
 if TYPE_CHECKING:
     from conftest import Ended
@@ -292,7 +292,7 @@ def test_the_figures_are_scores_and_singular_values_of_every_matrix(three_rules:
     saved = {path.stem for path in (three_rules.directory / "figures").glob("*.json")}
     scores = {"scores_hebbian", "scores_optimum", "scores_mlp_h2"}
     assert saved == scores | {"spectrum_hebbian", "spectrum_optimum"}  # an MLP has no singular values
-    assert saved == set(run_figures(three_rules))
+    assert saved == set(shown(three_rules).figures)
 
 
 def test_a_memory_is_built_once_for_its_metrics_and_its_figures(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def test_a_memory_is_built_once_for_its_metrics_and_its_figures(store: Run, monk
 
     monkeypatch.setattr(Rule, "build", build)
     run = store(rules=["hebbian", "ridge"], dimension=4, n=6, seeds=[0, 1], anew=True)
-    assert set(run_figures(run)) == {"scores_hebbian", "scores_ridge", "spectrum_hebbian", "spectrum_ridge"}
+    assert set(shown(run).figures) == {"scores_hebbian", "scores_ridge", "spectrum_hebbian", "spectrum_ridge"}
     assert built == [6] * 4  # two rules, two seeds
 
 
@@ -313,7 +313,7 @@ def test_a_silent_memory_has_no_figures(store: Run) -> None:
     """With one answer there is nothing to learn: the gradient is 0, and so is W after its step."""
     run = store(rules=["gradient_step"], dimension=3, pairs={"first": 2, "second": 1, "answers": 1})
     assert run.finished
-    assert run_figures(run) == {}
+    assert shown(run).figures == {}
 
 
 def test_the_page_has_the_theory_beside_what_was_measured(three_rules: toytf.Run) -> None:

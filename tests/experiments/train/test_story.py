@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import toytf
+from toytf.experiments.opened import story_of
 from toytf.experiments.train.story import (
     UNTRAINED,
     Moment,
@@ -26,7 +27,6 @@ from toytf.experiments.train.story import (
 )
 from toytf.measurement import Group, Headline, Measurement
 from toytf.report.headlines import short_table
-from toytf.report.story import story_of
 
 pytestmark = pytest.mark.repeats_runs
 

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from toytf.build import build_model, build_probe, build_task, pick_device
+from toytf.engines import ONE_BY_ONE, EngineOptions
 from toytf.errors import UserError, nearest, shortened
 from toytf.experiments.filling.config import FillingConfig, Number
 from toytf.experiments.filling.curves import LEARNED, RULES, crossing, finite, learned_recalls, recalls
@@ -137,7 +138,7 @@ class Filling(Study[Case]):
             for size in self.config.case_sizes:
                 yield Case(setting, size)
 
-    def run(self, run: Run) -> None:
+    def run(self, run: Run, engine: EngineOptions = ONE_BY_ONE) -> None:
         """As every study; mistakes that only building shows come first."""
         for setting in self.config.settings:
             seed = self.config.seeds[0]
@@ -148,7 +149,7 @@ class Filling(Study[Case]):
             for name in self.config.memories or ():
                 if name not in known:
                     raise UserError(f'memories: this model should hold no "{shortened(name)}": {nearest(name, known)}')
-        super().run(run)
+        super().run(run, engine)
 
     def measure(self, case: Case, seed: int) -> Iterator[Measurement]:
         """What the probes find after training, and accuracy and loss by role; of a diverged training nothing."""

@@ -1,23 +1,21 @@
-"""The experiment `train`: every seed from config to summary and page."""
+"""The experiment `train`: every seed from config to its last row."""
 
 import contextlib
 import math
 import shlex
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from toytf.build import build_evaluate_on, build_model, build_probe, build_task, pick_device
+from toytf.build import build_evaluate_on, build_model, build_probe
+from toytf.engines import ONE_BY_ONE, EngineOptions
 from toytf.errors import Interrupted, ToytfError, UserError
 from toytf.experiments.experiment import Experiment
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.experiments.train.figures import probe_figures, training_figures
 from toytf.experiments.train.story import lasting_onsets, training_findings
-from toytf.models.transformer import ToyTransformer
-from toytf.probe import Probe
 from toytf.process import cpu_threads
-from toytf.report.page import write_report_at_the_end
 from toytf.report.terminal import ProgressLine
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
@@ -33,12 +31,12 @@ from toytf.training.stacking import even_parts
 
 
 class Training(Experiment):
-    """Train what is not trained yet of every seed, then write summary and page."""
+    """Train what is not trained yet of every seed."""
 
     config: TrainExperimentConfig
 
-    def run(self, run: Run) -> None:
-        """Train, and write what was found."""
+    def run(self, run: Run, engine: EngineOptions = ONE_BY_ONE) -> None:
+        """Train in this process, and write what was found."""
         for failure in run_trainings([(self, run)]):
             if failure is not None:
                 raise failure
@@ -75,27 +73,18 @@ class Training(Experiment):
         trainable_ever(config.model, dict(first.named_parameters()), config.train.steps)
         metrics = MetricsFile(run.metrics_file)
         metrics.check_seeds(config.seeds)
+
+        def learner(seed: int) -> SeedLearner:
+            model = first if seed == config.seeds[0] else build_model(config.model, task, seed)
+            return SeedLearner(model, task, probes, config.train, seed, evaluate_on=evaluate_on)
+
         found = []
         for seed in config.seeds:
             store, steps = CheckpointStore(run.checkpoints, seed), config.train.steps
             if store.latest(steps) == steps:
                 check_rows(metrics, store, steps, store.rows(steps))
-            model = first if seed == config.seeds[0] else None
-            learner = partial(self._learner, task, probes, evaluate_on, seed, model)
-            found.append(_Seed(self, run, seed, store, metrics, learner))
+            found.append(_Seed(self, run, seed, store, metrics, partial(learner, seed)))
         return found
-
-    def _learner(
-        self,
-        task: Task,
-        probes: Sequence[Probe],
-        evaluate_on: Mapping[str, Task],
-        seed: int,
-        model: ToyTransformer | None,
-    ) -> SeedLearner:
-        """What is trained of a seed; model: if it is built already."""
-        model = build_model(self.config.model, task, seed) if model is None else model
-        return SeedLearner(model, task, probes, self.config.train, seed, evaluate_on=evaluate_on)
 
     def keep(self, run: Run, evaluation: Evaluation) -> None:
         """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
@@ -135,31 +124,26 @@ class _Seed:
 
 
 def run_trainings(trainings: Sequence[tuple[Training, Run]]) -> list[ToytfError | None]:
-    """Train runs of one shape together, each up to its summary and page; why each failed, if it did."""
+    """Train runs of one shape together; why each failed, if it did."""
     runs = [run for _, run in trainings]
     failures: dict[Run, ToytfError] = {}
     try:
         with cpu_threads(trainings[0][0].config.n_threads):
             failures = _train_all(trainings)
-        _share_seconds(runs, failures)  # the page tells them
-        for run in runs:
-            if run not in failures:
-                write_report_at_the_end(run)
     except BaseException:
         _share_seconds(runs, runs)
         raise
-    for run in runs:
-        if run not in failures:
-            run.finish()
-    _share_seconds(runs, runs)
+    _share_seconds(runs, failures)  # the page tells them
     return [failures.get(run) for run in runs]
 
 
 def _train_all(trainings: Sequence[tuple[Training, Run]]) -> dict[Run, ToytfError]:
     """Train all seeds of all runs, in stacks as large as the config says; the failure of each run, if there is one."""
     config = trainings[0][0].config
-    task = build_task(config.task, pick_device(config.device))
+    task = trainings[0][1].trained.task
     task.check_goal()
+    for _, run in trainings:
+        run.trained.task = task  # all have the same
     failures: dict[Run, ToytfError] = {}
     seeds: list[_Seed] = []
     for training, run in trainings:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from toytf.errors import UserError, one_line, printable, reason
+from toytf.experiments.opened import shown
 from toytf.files import write_atomic
 from toytf.measurement import as_row
-from toytf.report.page import is_page, render, run_figures
+from toytf.report.page import is_page, render
 from toytf.report.terminal import print_table
 from toytf.runs import Run
 
@@ -22,10 +23,13 @@ def inspect_runs(directories: list[Path], html: Path | None, *, serve: bool) -> 
     Without a place for it, one run keeps its page, and that of several is compare.html beside the first.
     """
     runs = [_opened(directory) for directory in directories]
-    path = html or (runs[0].report_file if len(runs) == 1 else _beside(runs[0].directory) / "compare.html")
+    path = html
+    if path is None:
+        first = runs[0].directory if runs[0].directory.name not in ("", "..") else runs[0].directory.resolve()
+        path = runs[0].report_file if len(runs) == 1 else first.parent / "compare.html"
     if path != runs[0].report_file and path.exists() and not (path.is_dir() or is_page(path)):
         raise UserError(f"{path}: this file already exists and is not a page of toytf: choose another name with --html")
-    content = render([(run, run_figures(run)) for run in runs]).encode(errors="surrogateescape")
+    content = render([shown(run) for run in runs]).encode(errors="surrogateescape")
     try:
         write_atomic(path, content)
     except OSError as error:
@@ -59,11 +63,6 @@ def _opened(directory: Path) -> Run:
     if page.is_file() and not (directory / "config.yaml").exists():
         raise UserError(f"{directory}: not a run but a sweep: its page is {page}, its runs are in {directory / 'runs'}")
     return Run.open(directory)
-
-
-def _beside(directory: Path) -> Path:
-    """The folder a directory is in, also of `.` and `..`."""
-    return (directory if directory.name not in ("", "..") else directory.resolve()).parent
 
 
 class PageServer(socketserver.ThreadingTCPServer):
