@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 
-def until(happens: Callable[[], bool], seconds: float = 20) -> None:
+def until(happens: Callable[[], bool], seconds: float = 120) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not happens():

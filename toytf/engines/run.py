@@ -3,7 +3,8 @@
 from collections.abc import Generator, Iterable
 
 from toytf.engines.job import Ended, EngineOptions, Job
-from toytf.engines.one_by_one import run_here
+from toytf.engines.work import perform
+from toytf.errors import Interrupted
 
 
 def check_engine(options: EngineOptions) -> None:
@@ -26,7 +27,16 @@ def run_jobs(jobs: Iterable[Job], options: EngineOptions) -> Generator[Ended, No
 
         return run_on_ray(jobs, options)
     if options.in_this_process:
-        return run_here(jobs)
+        return _run_here(jobs)
     from toytf.engines.pool import run_in_pool
 
     return run_in_pool(jobs, options)
+
+
+def _run_here(jobs: Iterable[Job]) -> Generator[Ended, None, None]:
+    """In this very process, one after the other: each job ends before the next one is asked for."""
+    for job in jobs:
+        outcome = perform(job)
+        if outcome.interrupted:
+            raise Interrupted(str(outcome.error))
+        yield outcome.ended(job)

@@ -46,8 +46,15 @@ def perform_pickled(name: str, work: str, arguments: bytes) -> bytes:
 
     Arguments and outcome are pickled here, so that what does not pickle is an outcome too.
     """
-    outcome = _timed(name, lambda: _pickled(_stoppable(work, pickle.loads(arguments))))
-    return pickle.dumps(outcome if _pickles(outcome.error) else _foreseen_elsewhere(name, outcome))
+    outcome = _timed(name, lambda: pickle.dumps(_stoppable(work, pickle.loads(arguments))))
+    try:
+        whole = type(pickle.loads(pickle.dumps(outcome.error))) is type(outcome.error)
+    except Exception:  # a class that wants other arguments than its text cannot be built again
+        whole = False
+    if not whole:
+        lost = JobLost(f"{name}: {type(outcome.error).__name__}: {outcome.error}")
+        outcome = Outcome(None, lost, outcome.traceback, outcome.seconds)
+    return pickle.dumps(outcome)
 
 
 def unpickled(name: str, answer: bytes) -> Outcome:
@@ -93,20 +100,3 @@ def _lost(name: str, error: BaseException, seconds: float) -> Outcome:
     whose = filter(None, [name, plugin_of(error)])
     lost = JobLost(": ".join([*whose, type(error).__name__, reason(error)]))
     return Outcome(None, lost, traceback.format_exc(), seconds)
-
-
-def _pickled(result: Any) -> bytes:
-    return pickle.dumps(result)
-
-
-def _pickles(error: ToytfError | None) -> bool:
-    """Can an error be sent? One whose class wants other arguments than its text cannot be built again."""
-    try:
-        return type(pickle.loads(pickle.dumps(error))) is type(error)
-    except Exception:
-        return False
-
-
-def _foreseen_elsewhere(name: str, outcome: Outcome) -> Outcome:
-    kind = type(outcome.error).__name__
-    return Outcome(None, JobLost(f"{name}: {kind}: {outcome.error}"), outcome.traceback, outcome.seconds)

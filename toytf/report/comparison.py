@@ -146,7 +146,9 @@ def open_runs(pattern: Path | str) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    found = [Run.open(path.parent) for path in sorted(_anchored(Path(pattern)))]
+    root = Path(Path(pattern).anchor)
+    configs_found = root.glob(str((Path(pattern) / "config.yaml").relative_to(root)))
+    found = [Run.open(path.parent) for path in sorted(configs_found)]
     if not found:
         raise UserError(f"{pattern}: no run directories fit this")
     names = _distinct([run.name for run in found])
@@ -159,12 +161,6 @@ def open_runs(pattern: Path | str) -> "pd.DataFrame":
         for place, (column, value) in enumerate({"run": name, **own}.items()):
             table.insert(place, column, [value] * len(table))
     return pd.concat(tables, ignore_index=True)
-
-
-def _anchored(pattern: Path) -> Iterable[Path]:
-    """The configs of the run directories that fit a pattern, relative or not."""
-    root = Path(pattern.anchor) if pattern.is_absolute() else Path()
-    return root.glob(str((pattern / "config.yaml").relative_to(root)))
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -91,7 +91,10 @@ def headline_of(quantity: Quantity) -> Headline | None:
 
     None: it has no place in a short table.
     """
-    return next((row for row in _headlines(quantity.group) if _fits(quantity, row)), None)
+    for headline in _headlines(quantity.group):
+        if _names(headline, quantity) and headline.factors() <= {*quantity.at}:
+            return headline
+    return None
 
 
 def _headlines(group: Group) -> Sequence[Headline]:
@@ -114,10 +117,6 @@ def _by_headline(section: TableSection) -> dict[Headline, list[TableRow]]:
             rows += [row for row in section.rows if flat(row.quantity) not in taken and _names(headline, row.quantity)]
             taken |= {flat(row.quantity) for row in rows}
     return found
-
-
-def _fits(quantity: Quantity, headline: Headline) -> bool:
-    return _names(headline, quantity) and headline.factors() <= {*quantity.at}
 
 
 def _names(headline: Headline, quantity: Quantity) -> bool:

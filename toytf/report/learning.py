@@ -24,7 +24,11 @@ def learning_figures(
     history, summary, columns = run.history, run.summary, run.columns
     for (chart, on), members in _charts(run).items():
         group = columns[members[0]].group
-        named = {name: _role(columns[name], said) for name in members if (said := _phrase(columns[name], phrases))}
+        named = {}
+        for name in members:
+            role = str(columns[name].at.get("role", ""))
+            if phrase := (phrases or {}).get(role):
+                named[name] = phrase if phrase.startswith(role) else f"{role}: {phrase}"
         roles = {columns[name].at["role"] for name in named or members if "role" in columns[name].at}
         levels = {
             f"heuristic: {str(about.at.get('heuristic')).replace('_', ' ')} ({about.at.get('role')})": summary[name]
@@ -37,8 +41,8 @@ def learning_figures(
             history,
             members,
             title,
-            chance=_references(summary, "chance", members),
-            ideal=_references(summary, "ideal", members),
+            chance={name: summary[level] for name in members if (level := reference_name("chance", name)) in summary},
+            ideal={name: summary[level] for name in members if (level := reference_name("ideal", name)) in summary},
             levels=levels,
             onsets=onsets,
             labels=named,
@@ -67,24 +71,9 @@ def _charts(run: "Run") -> dict[tuple[str, str], list[str]]:
     return charts
 
 
-def _role(about: Quantity, phrase: str) -> str:
-    """A role with its phrase, unless that begins with the same word."""
-    role = str(about.at["role"])
-    return phrase if phrase.startswith(role) else f"{role}: {phrase}"
-
-
 def _main(members: list[str], columns: Mapping[str, Quantity]) -> list[str]:
     """All, or of a memory under several criteria, which have more factors, the plain one."""
     if columns[members[0]].group.timed != "onset":
         return members
     fewest = min(len(columns[name].at) for name in members)
     return [name for name in members if len(columns[name].at) == fewest]
-
-
-def _references(summary: Mapping[str, float], kind: str, metrics: list[str]) -> dict[str, float]:
-    return {name: summary[level] for name in metrics if (level := reference_name(kind, name)) in summary}
-
-
-def _phrase(about: Quantity, phrases: Mapping[str, str] | None) -> str:
-    """What the role of a metric is, if it has one that has a phrase."""
-    return (phrases or {}).get(str(about.at.get("role", "")), "")
