@@ -37,7 +37,6 @@ class LimitsProbeConfig(ProbeConfig):
     by_default: ClassVar[bool] = True
     section: ClassVar[Section] = "memories"
     details: ClassVar[tuple[str, ...]] = ("margins", "scores", "spectrum")
-    replaces: ClassVar[tuple[str, ...]] = ("margins", "scores", "spectrum", "utilisation")
 
     kind: Literal["limits"]
     worst: PositiveInt = 10

@@ -7,16 +7,13 @@ With z_t the token at t, a head of each kind attends from t to (Elhage et al. 20
     induction         s ≤ t with z_{s−1} = z_t, the position after an earlier z_t
 """
 
-from collections.abc import Mapping
-
 import torch
 from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.config import HeadsProbeConfig
-from toytf.errors import UserError
-from toytf.measurement import Group, Headline, Measurement, Quantity
+from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.observed import observed
 from toytf.probe import Probe, ProbeResult
@@ -88,15 +85,6 @@ class Heads(Probe):
     """
 
     config: HeadsProbeConfig
-
-    def check_resumed(self, known: Mapping[str, Quantity]) -> None:
-        """Refuse a run of an earlier version, which counted heads from 1: columns would mix two heads."""
-        names = [name for name, about in known.items() if about.group.name == HEADS.name]
-        if names and not any("/L0H0_" in name for name in names):
-            raise UserError(
-                f"this run was begun by an earlier version, which counted heads from 1 ({names[0]}): start a new run "
-                "with another --out"
-            )
 
     @torch.no_grad()
     def __call__(self, model: ToyTransformer, task: Task, batch: Batch) -> ProbeResult:

@@ -50,7 +50,7 @@ def test_ten_steps_are_those_of_torch(rule: str, dtype: torch.dtype) -> None:
     for weight, expected in zip(own, reference, strict=True):
         assert torch.equal(weight, expected)
         known = {name: value for name, value in other.state[expected].items() if value is not None}
-        assert mine.state[weight].keys() == known.keys()  # checkpoints of earlier versions can be continued
+        assert mine.state[weight].keys() == known.keys()  # as torch names it
         assert all(torch.equal(mine.state[weight][name], known[name]) for name in known)
 
 

@@ -49,7 +49,7 @@ def test_threads_that_are_asked_for_are_kept() -> None:
 
 
 def test_a_run_that_goes_on_keeps_its_threads() -> None:
-    """An earlier version had two where there is one now: the last bits depend on it."""
+    """The last bits depend on it."""
     before = load_config("quickstart", {"threads": 2})
     assert load_config("quickstart").resolved(before).threads == 2  # type: ignore[attr-defined]
     assert load_config("quickstart", {"threads": 1}).resolved(before).threads == 1  # type: ignore[attr-defined]

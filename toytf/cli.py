@@ -103,11 +103,8 @@ def probe_command(
     on: Annotated[
         str | None, typer.Option(help="An entry of evaluate_on in the run's config [default: its task].")
     ] = None,
-    test: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run probes on any checkpoint of a run."""
-    if test is not None:
-        _fail(f"--test is now called --on: --on {test}")
     from toytf.experiments.inspection import print_probes
 
     print_probes(run, probe, step=step, seed=seed, on=on)

@@ -292,29 +292,10 @@ LONGEST = 200
 
 
 def quantity_of(name: str) -> Quantity:
-    """What can be told of a metric by its flat name alone, as of runs that an earlier version made."""
+    """What the flat name of a metric tells by itself, such as of one that no run of a sweep has."""
     first, _, rest = name.partition("/")
     name_of_group, _, on = first.partition("@")
-    group = _GROUPS.get(name_of_group) or Group(name_of_group, name_of_group)
-    at: dict[str, Scalar] = {"on": on} if on else {}
-    metric, _, heuristic = rest.partition("/")
-    role, _, quantity = metric.rpartition("_")
-    if name_of_group in ("eval", "floor") and role and quantity in ("accuracy", "loss"):
-        own = {"role": role, "quantity": quantity, "heuristic": heuristic}
-        return Quantity(group, "", at | {factor: said for factor, said in own.items() if said})
-    return Quantity(group, rest, at)
-
-
-_GROUPS = {
-    group.name: group
-    for group in (
-        Group("recall", "recall", timed="onset"),
-        Group("eval", "eval", timed="halfway"),
-        Group("floor", "floor", place="last", curve=False, variants=("heuristic",), short=True),
-        *(Group(name, name, place="log") for name in ("train", "norm", "grad_norm")),
-    )
-}
-"""What is known of groups by their names alone."""
+    return Quantity(Group(name_of_group, name_of_group), rest, {"on": on} if on else {})
 
 
 # Quantities as JSON
@@ -342,17 +323,15 @@ def from_json(content: Any) -> dict[str, Quantity]:
     """The quantities that `to_json` wrote; raises TypeError, KeyError or ValueError for anything else."""
     groups = [_group(given) for given in content["groups"]]
     return {
-        str(name): Quantity(groups[group], str(own), _current(name, at), tuple(map(str, plain)))
+        str(name): Quantity(groups[group], str(own), _factors(at), tuple(map(str, plain)))
         for name, (group, own, at, plain) in content["metrics"].items()
     }
 
 
-def _current(name: str, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The factors of a metric as they are called now: of what is after an @, earlier versions said `test`."""
-    renamed = {"test": "on"} if "@" in name.partition("/")[0] else {}
+def _factors(at: Mapping[str, Scalar]) -> dict[str, Scalar]:
     if not all(isinstance(value, str | int | float) for value in at.values()):
         raise TypeError
-    return {renamed.get(factor, factor): value for factor, value in at.items()}
+    return dict(at)
 
 
 def _group(given: Mapping[str, Any]) -> Group:

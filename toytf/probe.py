@@ -81,9 +81,6 @@ class Probe(ABC):
     def check(self, model: ToyTransformer, task: Task) -> None:  # noqa: B027
         """Refuse a model that the probe cannot be used on, before anything is trained."""
 
-    def check_resumed(self, known: Mapping[str, Quantity]) -> None:  # noqa: B027
-        """Refuse to continue a run whose metrics, given by flat name, an earlier version named in another way."""
-
     def at_every_evaluation(self, task: Task) -> bool:
         """Is it due at every evaluation of a training on this task, or only after the last step?"""
         due: bool = self.config.when == "always"

@@ -10,8 +10,6 @@ import pytest
 import toytf
 from toytf.claims import choose
 from toytf.config.shipped import (
-    RENAMED_CLAIMS,
-    RENAMED_CONFIGS,
     claim_files,
     config_files,
     config_folder,
@@ -162,28 +160,6 @@ def test_an_unknown_name_is_answered_with_the_nearest(
 ) -> None:
     (elsewhere / "mine.yaml").write_text("base: factual/quik\n")
     _is_one_line(invoke(*arguments), says)
-
-
-# --- names that have changed
-
-
-@pytest.mark.parametrize("former", RENAMED_CONFIGS)
-@pytest.mark.parametrize("form", ["{}", "configs/{}.yaml", "/old/clone/configs/{}.yaml"])
-def test_a_config_that_was_renamed_is_answered_with_its_new_name(
-    former: str, form: str, invoke: "Callable[..., Ended]"
-) -> None:
-    name = form.format(former)
-    _is_one_line(invoke("run", name), f"toytf: {name}: this config is now called {RENAMED_CONFIGS[former]}\n")
-    assert former not in config_files()
-    assert RENAMED_CONFIGS[former] in config_files()
-
-
-@pytest.mark.parametrize("former", RENAMED_CLAIMS)
-def test_a_claim_that_was_renamed_is_answered_with_its_new_name(former: str, invoke: "Callable[..., Ended]") -> None:
-    now = RENAMED_CLAIMS[former]
-    assert now in claim_files()
-    for name in (former, f"{now.partition('/')[0]}/{former}", f"configs/claims/{now.partition('/')[0]}/{former}.yaml"):
-        _is_one_line(invoke("claims", name), f'toytf: claim "{former}" is now called {now}\n')
 
 
 def _is_one_line(ended: Any, says: str) -> None:

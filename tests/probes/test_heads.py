@@ -11,13 +11,11 @@ from transformer_lens.head_detector import detect_head
 
 import toytf
 from probes.config import HeadsProbeConfig
-from probes.heads import HEADS, Heads, detect_head_score, detection_patterns, mass_on_pattern, uniform_attention
+from probes.heads import Heads, detect_head_score, detection_patterns, mass_on_pattern, uniform_attention
 from tasks.bigram.config import BigramConfig
 from tasks.bigram.task import BigramTask
 from toytf.build import build_model, build_task
 from toytf.config.plugins import load_config
-from toytf.errors import UserError
-from toytf.measurement import Quantity
 from toytf.models import HookedToyTransformer, ToyTransformer
 from toytf.models.config import ModelConfig
 from toytf.probe import ProbeResult
@@ -255,26 +253,3 @@ def test_a_run_that_lists_the_probe_logs_its_references(tiny_config: Path, tmp_p
     for kind in KINDS:
         name = f"heads/L1H0_{kind}/detect_head"
         assert 0 < summary[f"chance/{name}"] < summary[f"ideal/{name}"] < 1
-
-
-def test_a_run_that_counted_heads_from_1_is_not_continued():
-    def known(*heads: str) -> dict[str, Quantity]:
-        measured = [HEADS.measurement(0.5, head=head, kind="induction") for head in heads]
-        return {found.flat: found.quantity for found in measured}
-
-    probe = Heads(HeadsProbeConfig(kind="heads"))
-    probe.check_resumed(known("L0H0", "L1H0"))
-    probe.check_resumed({})
-    with pytest.raises(UserError, match=r"counted heads from 1 \(heads/L1H1_induction\): start a new run"):
-        probe.check_resumed(known("L1H1", "L2H1"))
-
-
-def test_a_training_asks_its_probes_before_it_goes_on(tiny_config: Path, tmp_path: Path):
-    own = tmp_path / "own.yaml"
-    own.write_text(yaml.safe_dump({"base": str(tiny_config), "probes": ["heads"]}))
-    run = toytf.run(own, out=tmp_path / "run")
-    for name in ("columns.json", "checksums.json", "summary.json"):  # as if an earlier version had written the rows
-        (run.directory / name).unlink()
-    run.metrics_file.write_text(run.metrics_file.read_text().replace("/L0H0_", "/L3H1_"))
-    with pytest.raises(UserError, match="counted heads from 1"):
-        toytf.run(own, out=tmp_path / "run", resume=True)

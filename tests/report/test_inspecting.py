@@ -121,14 +121,14 @@ def test_a_directory_that_is_no_run_is_answered_with_a_line(tmp_path: Path, invo
     assert (ended.code, ended.err) == (2, f"toytf: {tmp_path}: not a run directory (it has no config.yaml)\n")
 
 
-def test_a_run_of_an_earlier_version_has_its_page(
+def test_a_run_without_provenance_has_its_page(
     tiny_run: toytf.Run, tmp_path: Path, invoke: "Callable[..., Ended]", visit: "Callable[..., Visit]"
 ) -> None:
-    directory = _copy(tiny_run, tmp_path, "columns.json", "checksums.json", "provenance.json")
+    directory = _copy(tiny_run, tmp_path, "provenance.json")
     assert invoke("inspect", directory).code == 0
     page = visit(directory / "report.html").shown()
     assert page.page.locator("h1").inner_text() == "copy"  # no title is known: the name of the directory
-    assert "an earlier version of toytf made this run" in page.page.locator("body").text_content()
+    assert "provenance.json is missing or damaged" in page.page.locator("body").text_content()
     assert page.errors == []
 
 
@@ -174,5 +174,5 @@ def test_a_damaged_provenance_costs_only_what_it_says(
     (directory / "provenance.json").write_text(content)
     assert invoke("inspect", directory).code == 0
     page = (directory / "report.html").read_text(encoding="utf-8")
-    assert "an earlier version of toytf made this run" in page
+    assert "provenance.json is missing or damaged" in page
     assert json.loads((directory / "summary.json").read_text())

@@ -47,7 +47,7 @@ def _in(name: str, change: Callable[[Any], object]) -> Damage:
 
 
 def _without_checksums(damage: Damage) -> Damage:
-    """As in a sweep that an earlier version made."""
+    """Somebody removed the checksums, too."""
     return lambda sweep: ((sweep / "checksums.json").unlink(), damage(sweep))
 
 

@@ -169,7 +169,7 @@ def test_resuming_the_config_of_a_run_means_that_run(uninterrupted: Path, tmp_pa
 
 
 def test_a_run_that_goes_on_keeps_its_threads_unless_others_are_asked_for(uninterrupted: Path, tmp_path: Path) -> None:
-    """An earlier version had two where `auto` is one now."""
+    """On another machine `auto` may mean another number."""
     out = tmp_path / "copy"
     shutil.copytree(uninterrupted, out)
     config = yaml.safe_load((out / "config.yaml").read_text())

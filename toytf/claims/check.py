@@ -13,7 +13,7 @@ from toytf.claims.runs import ClaimRun, finish_runs
 from toytf.claims.verdict import Outcome, outcome_of
 from toytf.config.plugins import ExperimentConfig
 from toytf.config.sections import digest
-from toytf.config.shipped import RENAMED_CLAIMS, claim_files, is_file, nearest_shipped
+from toytf.config.shipped import claim_files, is_file, nearest_shipped
 from toytf.engines import ONE_BY_ONE, EngineOptions
 from toytf.errors import Interrupted, RunFailed, UserError, reason, shortened
 from toytf.files import remove_temporary, write_atomic
@@ -158,9 +158,6 @@ def _meant(name: str, files: dict[str, Path]) -> dict[str, Path]:
     else:
         shipped = {claim: file for claim, file in files.items() if file.samefile(path)}
         return shipped or {path.stem: path}
-    former = path.name.removesuffix(".yaml")
-    if former in RENAMED_CLAIMS:
-        raise UserError(f'claim "{former}" is now called {RENAMED_CLAIMS[former]}')
     hint = nearest_shipped(name, [*files, *areas])
     raise UserError(f"{shortened(name)}: no such claim{hint} (`toytf list claims` shows all that ship with toytf)")
 

@@ -95,7 +95,7 @@ def _load(path: Path, name: str | Path) -> dict[str, Any]:
         if path.is_dir():
             raise UserError(f"{path}: this is a directory, not a config file")
         if not path.is_file():
-            raise UserError(f"{path}: {why_missing(name, path)}")
+            raise UserError(f"{path}: {why_missing(name)}")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {reason(error)}") from None

@@ -45,10 +45,6 @@ def _sentence(path: str, problems: list[ErrorDetails]) -> str:
         case "unknown_plugin":  # of toytf.config.plugins
             known = f"{context['hint']}; {context['group']} of other packages appear here once those are installed"
             sentence = f'{_below(path, context["tag"])} = "{shortened(context["kind"])}" does not exist: {known}'
-        case "replaced_plugin":  # of toytf.config.plugins
-            sentence = (
-                f'{path}: probe "{context["kind"]}" does not exist any more: "{context["now"]}" measures the same'
-            )
         case "missing":
             sentence = f"{path} is missing"
         case "union_tag_not_found":

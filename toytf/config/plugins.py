@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from toytf.config.compose import Overrides, read_config
 from toytf.config.footprint import Keys, Need
-from toytf.config.sections import Config, translate, validate
+from toytf.config.sections import Config, validate
 from toytf.config.shipped import refuse_hidden
 from toytf.errors import UserError, nearest, one_line, shortened
 from toytf.measurement import Section
@@ -79,8 +79,6 @@ class ProbeConfig(Plugin):
     """The names of figures that it draws besides its own."""
     section: ClassVar[Section] = ""
     """The section of the page that its figures belong to; empty: after all others."""
-    replaces: ClassVar[tuple[str, ...]] = ()
-    """Kinds of earlier versions that it took the place of."""
 
     def check_fits(self, task: TaskConfig) -> None:
         """Refuse a task that lacks a role this probe needs."""
@@ -230,9 +228,6 @@ class _OneOf:
         value = {"kind": value} if self.tag == "kind" and isinstance(value, str) else value
         kind = value.get(self.tag) if isinstance(value, Mapping) else None
         if isinstance(kind, str) and kind not in plugins(self.group):
-            now = present_kind(kind) if self.group == "probes" else kind
-            if now != kind:
-                raise PydanticCustomError("replaced_plugin", "replaced", {"kind": kind, "now": now})
             context = {"tag": self.tag, "kind": kind, "hint": nearest(kind, plugins(self.group)), "group": self.group}
             raise PydanticCustomError("unknown_plugin", "not installed", context)
         return value
@@ -250,23 +245,10 @@ def experiment_schema() -> TypeAdapter[ExperimentConfig]:
 
 
 def load_config(
-    source: Path | str | Mapping[str, Any],
-    overrides: Overrides = (),
-    folder: Path | None = None,
-    *,
-    of_run: bool | None = None,
+    source: Path | str | Mapping[str, Any], overrides: Overrides = (), folder: Path | None = None
 ) -> ExperimentConfig:
-    """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment.
-
-    of_run: is it the file that a run keeps? Then keys that have been renamed since are understood. Default: if it is
-    called config.yaml and lies in a run directory.
-    """
+    """Read, compose and validate a config: the one door from a file (or a mapping) to an experiment."""
     label = str(source) if isinstance(source, str | Path) else "config"
-    if isinstance(source, str | Path):
-        content = read_config(source)
-        if lies_in_run(Path(source)) if of_run is None else of_run:
-            translate(experiment_schema(), content)
-        source = content
     return validate(experiment_schema(), read_config(source, overrides, folder), label)
 
 
@@ -276,7 +258,7 @@ def lies_in_run(path: Path) -> bool:
 
 
 _OF_RUNS = ("checksums.json", "metrics.jsonl")
-"""Files of toytf.runs, one of which every run has; an early version wrote no checksums."""
+"""Files of toytf.runs, one of which every run has."""
 
 
 def default_probes() -> tuple[ProbeConfig, ...]:
@@ -284,16 +266,9 @@ def default_probes() -> tuple[ProbeConfig, ...]:
     return tuple(probe_config(kind) for kind, config in plugins("probes").items() if config.by_default)
 
 
-def present_kind(kind: str) -> str:
-    """The probe that took the place of one that an earlier version had; any other as it is."""
-    return next((now for now, config in plugins("probes").items() if kind in config.replaces), kind)
-
-
 def probe_config(kind: str) -> ProbeConfig:
     """The config of a probe at its defaults."""
     known = plugins("probes")
-    if present_kind(kind) != kind:
-        raise UserError(f'probe "{kind}" does not exist any more: "{present_kind(kind)}" measures the same')
     if kind not in known:
         raise UserError(f'probe "{kind}" does not exist: {nearest(kind, known)}')
     return cast(ProbeConfig, validate(TypeAdapter(known[kind]), {"kind": kind}, f"probe {kind}"))

@@ -1,11 +1,10 @@
 """Config sections: validated, frozen, and answered with one sentence when they are wrong. Imports no torch."""
 
-import contextlib
 import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -14,7 +13,6 @@ from pydantic import (
     ConfigDict,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -25,30 +23,19 @@ from toytf.errors import UserError, nearest, shortened
 
 T = TypeVar("T")
 
-TRANSLATE = "translate"
-"""The context of a validation that gives former keys their present names."""
-
 
 class Config(BaseModel):
     """A frozen config section that answers an unknown key with the nearest valid one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-    renamed: ClassVar[dict[str, str]] = {}
-    """Former names of its keys, each with the present one."""
-
     @model_validator(mode="before")
     @classmethod
-    def _refuse_what_cannot_be(cls, data: Any, info: ValidationInfo) -> Any:
-        if isinstance(data, dict) and info.context == TRANSLATE:
-            for former in set(cls.renamed) & set(data):
-                if cls.renamed[former] not in data:
-                    data[cls.renamed[former]] = data.pop(former)
+    def _refuse_what_cannot_be(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
             for key in data:
                 if key not in cls.model_fields:
-                    now = cls.renamed.get(key)
-                    hint = f'it is now called "{now}"' if now else nearest(key, cls.model_fields)
+                    hint = nearest(key, cls.model_fields)
                     if "kind" in data and hint.startswith("accepted"):
                         hint += "; if it comes from a base of another kind, give the section as a whole, {kind: …, …}"
                     raise PydanticCustomError("unknown_key", "{key}|{hint}", {"key": str(key), "hint": hint})
@@ -108,12 +95,6 @@ def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:
         return schema.validate_python(data)
     except ValidationError as error:
         raise UserError(f"{label}: {first_mistake(error, data)}") from None
-
-
-def translate(schema: TypeAdapter[Any], data: dict[str, Any]) -> None:
-    """Give keys that were renamed their present names, in the mapping itself; mistakes are left for `validate`."""
-    with contextlib.suppress(ValidationError):
-        schema.validate_python(data, context=TRANSLATE)
 
 
 def dump(config: Config) -> str:

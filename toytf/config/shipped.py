@@ -12,31 +12,6 @@ from toytf.errors import LONG, UserError, shortened
 
 _PACKAGE = Path(__file__).parent.parent
 
-RENAMED_CONFIGS = {
-    "bigram/freeze_keys": "bigram/delay_keys",
-    "bigram/freeze_kq1": "bigram/delay_kq1",
-    "bigram/freeze_kq2": "bigram/delay_kq2",
-    "bigram/freeze_output": "bigram/delay_output",
-    "bigram/long": "bigram/long_sequences",
-    "factual/capacity_attention": "factual/capacity_quick",
-}
-"""Former names of configs, each with the present one."""
-
-_CLAIMS_WITH_THEIR_AREA = {
-    "bigram": (
-        "attention", "dimension", "early_positions", "global_first", "ideal", "joint", "learning_order", "length",
-        "output_first", "outputs", "transplant", "triggers", "truncation", "two_layers",
-    ),
-    "capacity": (
-        "decoupled", "finite_size", "hebbian", "injective", "low_rank", "mlp_degree", "pairs", "scores", "spectra",
-        "two_layers",
-    ),
-}  # fmt: skip
-RENAMED_CLAIMS = {
-    f"{area}_{name}": f"{area}/{name}" for area, names in _CLAIMS_WITH_THEIR_AREA.items() for name in names
-}
-"""Former names of claims, each with the present one."""
-
 
 def config_folder() -> Path:
     """Where the configs that ship are."""
@@ -77,11 +52,8 @@ def shipped_file(name: str | Path) -> Path | None:
     return next(filter(is_file, (folder / bare, folder / f"{bare}.yaml")), None)
 
 
-def why_missing(name: str | Path, path: Path) -> str:
-    """What to say of a config that is not at the path where its name points: its new name, or the nearest."""
-    now = RENAMED_CONFIGS.get(_bare(PurePath(*path.parts[-2:])))
-    if now is not None:
-        return f"this config is now called {now}"
+def why_missing(name: str | Path) -> str:
+    """What to say of a config that is not at the path where its name points: the nearest name that ships."""
     hint = nearest_shipped(_bare(name), [*config_files(), *sweep_files()])
     return f"no such config{hint} (`toytf list configs` shows all that ship with toytf)"
 

@@ -29,11 +29,8 @@ def shown(run: Run) -> "Shown":
     except UserError:  # such as of a package that is not installed here
         return Shown(run, None, dict(learning_figures(run)))
     experiment = implementation(config)(config)
-    if not run.described and not config.trains_model:
-        # An earlier version made the run: nothing but the names of its metrics is known, and the figures that it drew.
-        drawn = {path.stem: run.kept_figure(path.stem) for path in sorted(run.figures.glob("*.json"))}
-        known = {name: figure for name, figure in drawn.items() if figure is not None}
-        return Shown(run, experiment.story(run), known)
+    if not run.columns and not config.trains_model:  # nothing is measured yet
+        return Shown(run, experiment.story(run), {})
     found: Shown = experiment.shown(run)
     return found
 

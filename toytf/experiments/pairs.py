@@ -1,6 +1,6 @@
 """What the configs of the experiments on memories alone share: sizes, random pairs, rules, and the memory they take."""
 
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -19,8 +19,6 @@ def sides(size: Size) -> tuple[int, int]:
 
 class DataConfig(Config):
     """Random pairs z → f(z)."""
-
-    renamed: ClassVar[dict[str, str]] = {"law": "distribution"}
 
     distribution: Literal["sphere", "gaussian"] = "sphere"
     """sphere: all vectors have the same norm; gaussian: independent entries, norms differ."""

@@ -117,7 +117,7 @@ class Study(Experiment, Generic[C]):
         cases = list(self.cases())
         before = self._before(read_rows(run.metrics_file), run.columns)
         done = min(before.n_done(map(factors, cases), seed) for seed in self.config.seeds)
-        if run.described and not run.finished and done < len(cases):
+        if not run.finished and done < len(cases):
             are = "is" if 1 in (done, len(cases)) else "are"
             so_far = f"The run has not ended: {done} of {counted(len(cases), 'case')} {are} done."
             return Story((so_far, *first_row(run)), self.next_step(run))

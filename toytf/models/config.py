@@ -1,7 +1,7 @@
 """What a ToyTransformer is made of, as config: the parts the theory needs are fields, not subclasses."""
 
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -17,8 +17,6 @@ WeightDistribution = Literal["normal", "normal_over_d", "normal_over_out", "unif
 
 class AttentionConfig(Config):
     """The attention of every layer."""
-
-    renamed: ClassVar[dict[str, str]] = {"law": "init"}
 
     kind: Literal["softmax", "linear"] = "softmax"
     """linear: the scores of earlier tokens are the weights themselves, without a softmax."""
@@ -38,8 +36,6 @@ class AttentionConfig(Config):
 
 class FeedForwardConfig(Config):
     """The feed-forward part, in the layers that have one."""
-
-    renamed: ClassVar[dict[str, str]] = {"law": "init"}
 
     kind: Literal["none", "linear", "relu"] = "none"
     """linear: x W; relu: relu(x W_in) W_out."""

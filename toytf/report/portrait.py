@@ -98,7 +98,7 @@ def provenance_of(run: "Run") -> Iterator[tuple[str, str]]:
         if first.device:
             yield "device", first.device
     else:
-        yield "provenance", "not known: an earlier version of toytf made this run"
+        yield "provenance", "not known: provenance.json is missing or damaged"
     if run.timing:  # without that of the page itself: it says the same whenever it is written
         seconds = sum(taken for part, taken in run.timing.items() if part != "page")
         yield "time", f"{seconds:,.0f} seconds" if seconds >= 10 else f"{seconds:.1f} seconds"

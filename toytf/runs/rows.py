@@ -23,7 +23,7 @@ T = TypeVar("T")
 Row = dict[str, float | int]
 """Seed, step and metrics of one evaluation."""
 
-COLUMNS = "columns.json"
+METRICS, COLUMNS = "metrics.jsonl", "columns.json"
 NONE_YET = ""
 """In place of the checksum of a file that is about to be written for the first time."""
 
@@ -39,7 +39,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_columns(directory: Path) -> dict[str, Quantity]:
-    """What the metrics of a run are about, by flat name; nothing, if an earlier version made the run."""
+    """What the metrics of a run are about, by flat name."""
     return _patiently(directory, lambda: _columns(directory))
 
 
@@ -58,11 +58,11 @@ def _patiently(directory: Path, read: Callable[[], T]) -> T:
 
 def _columns(directory: Path) -> dict[str, Quantity]:
     path, known = directory / COLUMNS, Checksums(directory)[COLUMNS]
-    if not path.exists() and (known is None or NONE_YET in known):
-        return {}
     mend = "restore it from a copy, or start a new run with another --out"
     if not path.exists():
-        raise UserError(f"{path} is missing: {mend}")
+        if (known is None or NONE_YET in known) and not _verified(directory / METRICS):
+            return {}  # nothing is measured yet
+        raise UserError(f"{path} is missing: {mend} (runs made before toytf 0.1.0 are not read)")
     content = read_bytes(path)
     try:
         if known is not None and sha256(content) not in known:

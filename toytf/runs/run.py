@@ -14,7 +14,7 @@ from toytf.config import sections as configs
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.errors import UserError, nearest, shortened
 from toytf.files import write_atomic
-from toytf.measurement import Quantity, is_reference, quantity_of
+from toytf.measurement import Quantity
 from toytf.runs import checksums
 from toytf.runs.checksums import Checksums, read_bytes, sha256
 from toytf.runs.provenance import PROVENANCE, Provenance, read_provenance
@@ -203,7 +203,7 @@ class Run:
     @cached_property
     def config(self) -> ExperimentConfig:
         """The validated config."""
-        return load_config(self.config_file, of_run=True)
+        return load_config(self.config_file)
 
     @property
     def provenance(self) -> Provenance:
@@ -221,16 +221,8 @@ class Run:
     @property
     @once
     def columns(self) -> dict[str, Quantity]:
-        """What the metrics are about, by their flat names; of a run that an earlier version made, what names tell."""
-        if self.described:
-            return read_columns(self.directory)
-        names = {name: None for row in read_rows(self.metrics_file) for name in row if name not in ("seed", "step")}
-        return {name: quantity_of(name) for name in names if not is_reference(name)}
-
-    @property
-    def described(self) -> bool:
-        """Is it written down what the metrics are about?"""
-        return (self.directory / COLUMNS).exists() or Checksums(self.directory)[COLUMNS] is not None
+        """What the metrics are about, by their flat names."""
+        return read_columns(self.directory)
 
     @property
     @once

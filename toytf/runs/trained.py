@@ -1,7 +1,6 @@
 """A run that trained a model: its task, its weights at any checkpoint, and probes on them."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -10,14 +9,13 @@ from toytf.build import build_evaluate_on, build_model, build_probe, build_task,
 from toytf.config.plugins import probe_config
 from toytf.errors import UserError, nearest
 from toytf.evaluation import checked
-from toytf.measurement import Headline, Quantity
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Course, CourseProbe, ProbeResult, losses_of, sharing
 from toytf.randomness import generator
 from toytf.runs.checkpoints import CheckpointStore
 from toytf.runs.rows import read_rows
-from toytf.runs.run import Run, once
-from toytf.task import EVAL, Batch, Task
+from toytf.runs.run import Run
+from toytf.task import Batch, Task
 
 if TYPE_CHECKING:
     from toytf.experiments.train.config import TrainExperimentConfig
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
     from toytf.views.facts import FactSheet
     from toytf.views.memory import MemoryView
     from toytf.views.sequence import SequenceView
-
-
-RECALL = "recall"
-"""The group of what a matrix recalls of the memories that solve the task."""
 
 
 class TrainedRun(Run):
@@ -52,24 +46,6 @@ class TrainedRun(Run):
         except UserError:
             device = pick_device("auto")
         return build_task(self.config.task, device)
-
-    @property
-    @once
-    def columns(self) -> dict[str, Quantity]:
-        """What the metrics are about; accuracies and recalls of an earlier version have the headlines of the task."""
-        found = super().columns
-        silent = {about.group for about in found.values() if about.group.headline is None}
-        if not {group.name for group in silent} & {EVAL.name, RECALL}:
-            return found
-        try:
-            task = self.task
-        except UserError:  # such as of a file that is gone: rows can still be read
-            return found
-        known = {EVAL.name: task.headline, RECALL: tuple(Headline(name, f"recall of {name}") for name in task.solution)}
-        declared = {
-            group: replace(group, headline=known[group.name]) for group in silent if known.get(group.name)
-        }  # fmt: skip
-        return {name: replace(about, group=declared.get(about.group, about.group)) for name, about in found.items()}
 
     @property
     def steps(self) -> list[int]:

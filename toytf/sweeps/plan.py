@@ -17,8 +17,8 @@ from pydantic import Field, TypeAdapter
 
 from toytf.catalogue import first_comment
 from toytf.config.compose import Overrides, parse_override, read_config, source_file
-from toytf.config.plugins import ExperimentConfig, experiment_schema, lies_in_run, load_config
-from toytf.config.sections import Config, digest, digest_of, flattened, translate, validate
+from toytf.config.plugins import ExperimentConfig, load_config
+from toytf.config.sections import Config, digest, digest_of, flattened, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.sweeps.config import MOST_RUNS, FigureConfig, SweepConfig
 from toytf.sweeps.expression import keys_of, value_of
@@ -121,8 +121,6 @@ def read_sweep(source: Source, overrides: Overrides = ()) -> Asked:
         raise UserError(f"{lost} is missing: restore it, or begin the sweep by its first command again, with --resume")
     base = read_config(source)
     given = base.pop("sweep", None)
-    if isinstance(source, str | Path) and lies_in_run(Path(source)):
-        translate(experiment_schema(), base)
     if given is not None and not isinstance(given, Mapping):
         raise UserError(f"{label}: sweep should be a mapping of keys to values")
     section: dict[str, Any] = {**(given or {})}

@@ -17,7 +17,6 @@ class FactDynamicsConfig(SeededConfig):
     """In which order linear attention learns the parts of a fact: the relation's answers, then the subject's."""
 
     implementation: ClassVar[str] = "tasks.factual.dynamics.experiment:FactDynamics"
-    renamed: ClassVar[dict[str, str]] = {"alphas": "init_scales"}
 
     experiment: Literal["fact_dynamics"]
     n_subjects: int = Field(default=16, ge=2)

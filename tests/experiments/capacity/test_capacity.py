@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from toytf.experiments.capacity.config import CapacityConfig, CapacityDataConfig
 from toytf.experiments.capacity.experiment import Capacity
 from toytf.experiments.pairs import TrainedRulesConfig
 from toytf.memory import RULES
-from toytf.tidy import tidy
 
 Run = Callable[..., toytf.Run]
 
@@ -379,13 +377,9 @@ def test_a_large_scoring_uses_the_threads_it_is_given(capacity_of: Run, monkeypa
     assert used[6:] == [2, 2, 1, 1, 1, 1]
 
 
-def test_a_run_with_nothing_but_metric_names_has_no_figures(several: toytf.Run) -> None:
-    """Such as an earlier version made it."""
-    table = tidy(rows(several), {})
-    old = SimpleNamespace(table=table)
-    study = Capacity(several.config)
-    assert [*study.figures(old)] == [*study.conclude(table)] == []  # type: ignore[arg-type]
-    assert {name for name, _ in study.figures(several)} == {"capacity", "capacity_by_weights", "capacity_by_width"}
+def test_capacity_is_drawn_by_dimension_weights_and_width(several: toytf.Run) -> None:
+    drawn = {name for name, _ in Capacity(several.config).figures(several)}
+    assert drawn == {"capacity", "capacity_by_weights", "capacity_by_width"}
 
 
 @pytest.mark.parametrize(

@@ -193,11 +193,6 @@ def test_a_run_without_entries_says_so(tiny_run: toytf.Run, invoke: "Callable[..
     assert re.fullmatch(r'toytf: .*its config has no evaluate_on entry "clean": evaluate_on is empty\n', ended.err)
 
 
-def test_the_option_that_was_called_test_is_answered_with_its_new_name(run: toytf.Run, invoke: "Callable[..., Ended]"):
-    ended = invoke("probe", run.directory, "--test", "clean")
-    assert (ended.code, ended.err) == (2, "toytf: --test is now called --on: --on clean\n")
-
-
 # The config
 
 

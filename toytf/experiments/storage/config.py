@@ -39,7 +39,6 @@ class StorageConfig(SeededConfig):
     """How different rules store the same associations: recall, margins, scores and spectrum."""
 
     implementation: ClassVar[str] = "toytf.experiments.storage.experiment:Storage"
-    renamed: ClassVar[dict[str, str]] = {"noise": "noise_vectors"}
 
     experiment: Literal["storage"]
     rules: Annotated[tuple[StorageRule, ...], Unique] = Field(min_length=1)

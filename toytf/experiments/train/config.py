@@ -4,12 +4,12 @@ import json
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from toytf.config.compose import overlay
 from toytf.config.footprint import Need
-from toytf.config.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig, default_probes, present_kind
-from toytf.config.sections import TRANSLATE, auto_or_up_to, validate
+from toytf.config.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig, default_probes
+from toytf.config.sections import auto_or_up_to, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.experiments.seeded import SeededConfig
 from toytf.models.config import ModelConfig
@@ -26,7 +26,6 @@ class TrainExperimentConfig(SeededConfig):
 
     implementation: ClassVar[str] = "toytf.experiments.train.experiment:Training"
     trains_model: ClassVar[bool] = True
-    renamed: ClassVar[dict[str, str]] = {"tests": "evaluate_on"}
 
     experiment: Literal["train"]
     task: AnyTask
@@ -41,25 +40,6 @@ class TrainExperimentConfig(SeededConfig):
     stack: Annotated[Literal["auto"] | int, auto_or_up_to(MOST_STACKED)] = "auto"
     """How many seeds train as one tensor program. auto: as many as pay, which are several if a step is small; only the
     config decides. config.yaml of the run has the number, because the last bits of a sum depend on whether it is 1."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _trained_alone(cls, config: Any, info: ValidationInfo) -> Any:
-        """The config of an earlier run says nothing of a stack: there was none."""
-        if info.context == TRANSLATE and isinstance(config, dict):
-            config.setdefault("stack", 1)
-        return config
-
-    @field_validator("probes", mode="before")
-    @classmethod
-    def _present_probes(cls, probes: Any, info: ValidationInfo) -> Any:
-        """In the config of an earlier run, probes that another one took the place of become that one."""
-        if info.context == TRANSLATE and isinstance(probes, list):
-            kinds = [probe.get("kind") if isinstance(probe, dict) else probe for probe in probes]
-            now = {str(kind): present_kind(str(kind)) for kind in kinds}
-            kept = {now[str(kind)]: probe for kind, probe in zip(kinds, probes, strict=True)}
-            probes[:] = [probe if kind in kinds else {"kind": kind} for kind, probe in kept.items()]
-        return probes
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "TrainExperimentConfig":

@@ -66,10 +66,8 @@ class Training(Experiment):
         evaluate_on = build_evaluate_on(config.evaluation_tasks, task)
         probes = [build_probe(probe) for probe in config.probes]
         first = build_model(config.model, task, config.seeds[0])
-        known = run.columns if run.metrics_file.exists() else {}
         for probe in probes:
             probe.check(first, task)
-            probe.check_resumed(known)
         trainable_ever(config.model, dict(first.named_parameters()), config.train.steps)
         metrics = MetricsFile(run.metrics_file)
         metrics.check_seeds(config.seeds)

@@ -1,4 +1,4 @@
-"""Runs that an earlier version made, or whose figures somebody removed, can be looked at and summarised."""
+"""Runs that lost files: what only describes or shows is made again, and rows without a description are refused."""
 
 import shutil
 from collections.abc import Callable
@@ -37,20 +37,17 @@ def _copy(run: toytf.Run, tmp_path: Path, *lost: str) -> toytf.Run:
     return toytf.Run.open(tmp_path / "run")
 
 
-def test_a_run_without_its_columns_has_the_same_summary(whole: toytf.Run, tmp_path: Path) -> None:
-    earlier = _copy(whole, tmp_path, "columns.json", "checksums.json", "summary.json")
-    assert earlier.summary == whole.summary
-    moments = {name for name in whole.summary if name.startswith(("onset/", "halfway/"))}
-    assert bool(moments) == (whole.config.experiment == "train")
-
-
-def test_a_run_without_its_columns_keeps_its_figures(
+def test_rows_that_nothing_describes_are_refused_in_a_line(
     whole: toytf.Run, invoke: "Callable[..., Ended]", tmp_path: Path
 ) -> None:
-    earlier = _copy(whole, tmp_path, "columns.json", "checksums.json")
-    assert invoke("inspect", earlier.directory).code == 0
-    found, expected = (run.report_file.read_text().count(" data-figure=") for run in (earlier, whole))
-    assert found >= expected > 2
+    """As those of versions before 0.1.0, whether somebody looks at the run or goes on with it."""
+    earlier = _copy(whole, tmp_path, "columns.json", "checksums.json", "summary.json")
+    for arguments in (["inspect", earlier.directory], ["run", earlier.config_file, "--resume"]):
+        ended = invoke(*arguments)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith(f"toytf: {earlier.directory / 'columns.json'} is missing: ")
+        assert ended.err.endswith("(runs made before toytf 0.1.0 are not read)\n")
+        assert ended.err.count("\n") == 1
 
 
 def test_a_training_draws_its_probes_again_if_their_figures_are_gone(
