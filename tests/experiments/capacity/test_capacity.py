@@ -79,7 +79,7 @@ def test_a_row_is_one_seed_of_one_case_and_the_last_has_the_fits(several: toytf.
     found = rows(several)
     assert [row["seed"] for row in found] == [0, 1] * (len(cases) + 1)
     for case, row in zip(cases, found[:-2:2], strict=True):
-        assert row[f"capacity/{case.name}"] > 0
+        assert row[f"capacity/{case.stream}"] > 0
     assert all("exponent/optimum" in row for row in found[-2:])
     assert all(row["step"] == 0 for row in found)
     assert all(math.isfinite(value) for row in found for value in row.values())
@@ -392,4 +392,4 @@ def test_capacity_is_drawn_by_dimension_weights_and_width(several: toytf.Run) ->
 )
 def test_random_numbers_are_named_after_the_case(case: CapacityCase, name: str) -> None:
     """Another name would change every result of a rule that draws."""
-    assert case.name == name
+    assert case.stream == name

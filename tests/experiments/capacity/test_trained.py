@@ -39,7 +39,7 @@ def hidden(run_quietly: Run) -> toytf.Run:
 
 def test_ratios_are_widths_in_multiples_of_the_dimension_of_keys() -> None:
     given = config(rules=["trained_mlp", "optimum"], dimensions=[8, [11, 3]], width_ratios=[0.5, 1, 8], criterion=0.9)
-    cases = {case.name for case in Capacity(given).cases()}
+    cases = {case.stream for case in Capacity(given).cases()}
     widths = {"d8": (4, 8, 64), "d11x3": (6, 11, 88)}
     names = {f"trained_mlp_{d}_m{width}" for d, several in widths.items() for width in several}
     assert cases == names | {"optimum_d8", "optimum_d11x3"}

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 
 from toytf import theory
 from toytf.experiments.capacity.config import CapacityConfig
-from toytf.experiments.capacity.measures import STORED
 from toytf.experiments.pairs import Size, sides
-from toytf.experiments.study import factors
-from toytf.measurement import Quantity
 from toytf.memory.rules import RULES
 
 
@@ -41,9 +38,10 @@ class CapacityCase:
         return self.width * (self.d_in + self.d_out) if self.width else self.d_in * self.d_out
 
     @property
-    def name(self) -> str:
-        """Such as `mlp_h2_d64_m512`: what its random numbers are named after, too."""
-        return Quantity(STORED, at=factors(self)).label
+    def stream(self) -> str:
+        """The name of its random numbers, such as `mlp_h2_d48x32_m512`: with another name, every draw differs."""
+        d = "x".join(map(str, self.d)) if isinstance(self.d, tuple) else self.d
+        return f"{self.rule}_d{d}" + (f"_m{self.width}" if self.width is not None else "")
 
 
 def predicted_capacity(config: CapacityConfig, case: CapacityCase) -> float | None:

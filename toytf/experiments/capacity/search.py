@@ -145,7 +145,7 @@ def _try(
         inputs = [
             RuleInputs(
                 stream.prefix(n),
-                generator(stream.seed, case.name, n, *([start] if start else [])),
+                generator(stream.seed, case.stream, n, *([start] if start else [])),
                 case.width or 0,
                 rank_iterations=config.iterations,
                 adam=AdamOptions(config.trained.lr, config.trained.steps, goal),
@@ -173,7 +173,7 @@ def _half_point(config: CapacityConfig, case: CapacityCase, seed: int, guess: fl
         for draw, stream in enumerate(streams):
             check_stop()
             problem = stream.problem(n)
-            memory = rule.build(RuleInputs(stream.prefix(n), generator(seed, case.name, draw), case.width or 0))
+            memory = rule.build(RuleInputs(stream.prefix(n), generator(seed, case.stream, draw), case.width or 0))
             outputs = problem.keys[0] @ memory.T if isinstance(memory, torch.Tensor) else memory(problem.keys[0])
             recalls.append(float((problem.margins(outputs[None]) > 0).float().mean()))
         return np.array(recalls) == 1.0 if config.criterion == "all" else np.array(recalls)
