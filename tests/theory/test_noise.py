@@ -7,9 +7,7 @@ import pytest
 
 from toytf.theory import (
     attention_recall,
-    attention_samples,
     feed_forward_recall,
-    feed_forward_samples,
     noise_step,
     relative_spread,
 )
@@ -43,12 +41,6 @@ def test_one_step_stores_noise_and_not_copies() -> None:
 @pytest.mark.parametrize(("alpha", "n_tokens", "expected"), SPREADS)
 def test_the_spread_of_the_noise_row(alpha: float, n_tokens: int, expected: float) -> None:
     assert relative_spread(n_tokens, 32, alpha, 1024) == pytest.approx(expected, abs=5e-4)  # given to three digits
-
-
-def test_attention_has_the_samples_it_needs_where_the_spread_is_one() -> None:
-    assert attention_samples(512, 32, 0.5) == 32
-    assert relative_spread(512, 32, 0.5, 32) == 1
-    assert feed_forward_samples(0.2) == 5
 
 
 def test_the_recall_of_feed_forward_by_hand() -> None:
@@ -112,8 +104,7 @@ def test_attention_learns_only_from_contexts_that_hold_the_token() -> None:
         (lambda: noise_step(32, 1, 0.5), "seq_len is 1, expected"),
         (lambda: relative_spread(32, 32, 0.0, 4), "alpha is 0.0, expected a number between 0 and 1"),
         (lambda: relative_spread(32, 32, 0.5, 0), "m is 0, expected"),
-        (lambda: feed_forward_samples(1.0), "alpha is 1.0, expected"),
-        (lambda: attention_samples(32, 32, -0.5), "alpha is -0.5, expected"),
+        (lambda: relative_spread(32, 32, 1.0, 4), "alpha is 1.0, expected"),
         (lambda: feed_forward_recall(32, 0.5, 0), "m is 0, expected"),
         (lambda: attention_recall(32, 32, float("nan"), 4), "alpha is nan, expected"),
     ],

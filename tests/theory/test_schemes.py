@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jaxtyping import Float
 
-from toytf.theory import power_exponent, scheme_error, tail_error, threshold_exponent, threshold_law, zipf
+from toytf.theory import power_exponent, scheme_error, tail_error, threshold_exponent, zipf
 
 N, M = 1000, 5
 P = zipf(N, 2)
@@ -44,8 +44,7 @@ def test_the_error_without_simulation_is_that_of_a_simulation(scheme: str) -> No
 
 def test_a_threshold_errs_on_what_it_leaves_out() -> None:
     """α = 2, P = d/8 stored of 5 answers: 3.89/d for many inputs; a hundredth is cut off at N = 1000."""
-    assert threshold_law(2, 100 / 8, M) == pytest.approx(3.89 / 100, rel=1e-3)
-    assert tail_error(zipf(10**6, 2), 125, M) == pytest.approx(threshold_law(2, 125, M), rel=0.005)
+    assert tail_error(zipf(10**6, 2), 125, M) == pytest.approx(3.89 / 1000, rel=0.005)
     q = (np.arange(N) < 12).astype(float)
     assert scheme_error(q, P, TARGETS, 1000, M) == pytest.approx(tail_error(P, 12, M), rel=0.01)
 
@@ -91,9 +90,7 @@ def test_vectors_of_length_one_err_less_than_those_of_any_length() -> None:
     assert scheme_error(q, P, TARGETS, 300, M, sphere=True) < scheme_error(q, P, TARGETS, 300, M)
 
 
-@pytest.mark.parametrize(
-    "bad", [lambda: power_exponent(2, 0), lambda: power_exponent(0.5, 1), lambda: threshold_law(1, 5, 5)]
-)
+@pytest.mark.parametrize("bad", [lambda: power_exponent(2, 0), lambda: power_exponent(0.5, 1)])
 def test_what_has_no_law_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="expected a"):
         bad()  # type: ignore[operator]

@@ -12,7 +12,7 @@ from toytf.theory.fact_capacity import (
     attention_and_mlp_suffice,
     attention_suffices,
     recall_parameters,
-)
+)  # fmt: skip
 from toytf.theory.fact_stages import (
     plateau_length,
     relation_rate,
@@ -20,8 +20,7 @@ from toytf.theory.fact_stages import (
     stage_time,
     subject_rate,
     token_rate,
-)
-from toytf.theory.gardner import gardner_entropy, typical_overlap
+)  # fmt: skip
 from toytf.theory.hebbian import hebbian_accuracy, hebbian_capacity
 from toytf.theory.induction import (
     TokenSignal,
@@ -35,28 +34,11 @@ from toytf.theory.induction import (
     trigger_rate,
     trigger_signal,
     trigger_strength,
-)
+)  # fmt: skip
 from toytf.theory.information import bits_of_facts, bits_to_store, pairs_within
-from toytf.theory.margins import (
-    loss_law,
-    margin_flow,
-    margin_step,
-    pair_first_margins,
-    pair_sharpness,
-    pair_step,
-    rare_token_falls,
-    spike_threshold,
-)
+from toytf.theory.margins import loss_law, margin_step, pair_sharpness, pair_step
 from toytf.theory.matrix_capacity import asymptotic_capacity, capacity, load, maximal_margin
-from toytf.theory.noise import (
-    NoiseStep,
-    attention_recall,
-    attention_samples,
-    feed_forward_recall,
-    feed_forward_samples,
-    noise_step,
-    relative_spread,
-)
+from toytf.theory.noise import NoiseStep, attention_recall, feed_forward_recall, noise_step, relative_spread
 from toytf.theory.part_capacity import (
     BITS_PER_PARAMETER,
     HIDDEN_LOAD,
@@ -64,120 +46,31 @@ from toytf.theory.part_capacity import (
     TRAINED_RECALL,
     mlp_capacity,
     selector_capacity,
-    trained_matrix_capacity,
-)
-from toytf.theory.schemes import power_exponent, scheme_error, tail_error, threshold_exponent, threshold_law
+)  # fmt: skip
+from toytf.theory.schemes import power_exponent, scheme_error, tail_error, threshold_exponent
 from toytf.theory.scores import ScoreDistribution, extreme_level, hebbian_scores, optimum_scores
-from toytf.theory.spectra import (
-    energy,
-    energy_cut,
-    fourth_moment_hebbian,
-    gaussian_singular_values,
-    hebbian_density,
-    hebbian_singular_values,
-    quarter_circle,
-    quarter_circle_quantiles,
-    top_energy,
-)
+from toytf.theory.spectra import fourth_moment_hebbian, gaussian_singular_values, hebbian_singular_values, top_energy
 from toytf.theory.statistical_dimension import (
     StatisticalDimension,
     dimension_bound,
     dimension_curve,
     statistical_dimension,
-)
-from toytf.theory.storage_steps import stored_strengths, strength_path, strengths_after
-from toytf.theory.zipf import sample_exponent, sampling_floor, unseen_law, unseen_mass, zipf
+)  # fmt: skip
+from toytf.theory.storage_steps import strengths_after
+from toytf.theory.zipf import sampling_floor, unseen_mass, zipf
 
 __all__ = [
-    "BITS_PER_PARAMETER",
-    "FACTS_PER_PARAMETER",
-    "HIDDEN_LOAD",
-    "MATRIX_LOAD",
-    "TRAINED_RECALL",
-    "NoiseStep",
-    "ScoreDistribution",
-    "StatisticalDimension",
-    "TokenSignal",
-    "additive_dimension",
-    "asymptotic_capacity",
-    "attention_and_mlp_suffice",
-    "attention_mass",
-    "attention_race",
-    "attention_recall",
-    "attention_samples",
-    "attention_suffices",
-    "bits_of_facts",
-    "bits_to_store",
-    "capacity",
-    "copy_accuracy",
-    "dimension_bound",
-    "dimension_curve",
-    "energy",
-    "energy_cut",
-    "extreme_level",
-    "feed_forward_recall",
-    "feed_forward_samples",
-    "fourth_moment_hebbian",
-    "gardner_entropy",
-    "gaussian_singular_values",
-    "hebbian_accuracy",
-    "hebbian_capacity",
-    "hebbian_density",
-    "hebbian_scores",
-    "hebbian_singular_values",
-    "induction_ceiling",
-    "load",
-    "loss_law",
-    "margin_flow",
-    "margin_step",
-    "maximal_margin",
-    "mlp_capacity",
-    "noise_step",
-    "optimum_scores",
-    "output_rate",
-    "output_signal",
-    "pair_first_margins",
-    "pair_sharpness",
-    "pair_step",
-    "pairs_within",
-    "plateau_length",
-    "position_rate",
-    "position_signal",
-    "power_exponent",
-    "previous_mass",
-    "quarter_circle",
-    "quarter_circle_quantiles",
-    "rank_fits",
-    "rare_token_falls",
-    "recall_parameters",
-    "relation_rate",
-    "relations_first",
-    "relative_spread",
-    "remapped_gain",
-    "remapped_signal",
-    "sample_exponent",
-    "sampling_floor",
-    "scheme_error",
-    "selector_capacity",
-    "spike_threshold",
-    "stage_time",
-    "statistical_dimension",
-    "stored_strengths",
-    "strength_path",
-    "strengths_after",
-    "subject_rate",
-    "tail_error",
-    "threshold_exponent",
-    "threshold_law",
-    "token_rate",
-    "top_energy",
-    "trained_matrix_capacity",
-    "trigger_noise",
-    "trigger_rate",
-    "trigger_signal",
-    "trigger_strength",
-    "typical_overlap",
-    "unseen_law",
-    "unseen_mass",
-    "zipf",
-]
+    "BITS_PER_PARAMETER", "FACTS_PER_PARAMETER", "HIDDEN_LOAD", "MATRIX_LOAD", "TRAINED_RECALL", "NoiseStep",
+    "ScoreDistribution", "StatisticalDimension", "TokenSignal", "additive_dimension", "asymptotic_capacity",
+    "attention_and_mlp_suffice", "attention_mass", "attention_race", "attention_recall", "attention_suffices",
+    "bits_of_facts", "bits_to_store", "capacity", "copy_accuracy", "dimension_bound", "dimension_curve",
+    "extreme_level", "feed_forward_recall", "fourth_moment_hebbian", "gaussian_singular_values", "hebbian_accuracy",
+    "hebbian_capacity", "hebbian_scores", "hebbian_singular_values", "induction_ceiling", "load", "loss_law",
+    "margin_step", "maximal_margin", "mlp_capacity", "noise_step", "optimum_scores", "output_rate", "output_signal",
+    "pair_sharpness", "pair_step", "pairs_within", "plateau_length", "position_rate", "position_signal",
+    "power_exponent", "previous_mass", "rank_fits", "recall_parameters", "relation_rate", "relations_first",
+    "relative_spread", "remapped_gain", "remapped_signal", "sampling_floor", "scheme_error", "selector_capacity",
+    "stage_time", "statistical_dimension", "strengths_after", "subject_rate", "tail_error", "threshold_exponent",
+    "token_rate", "top_energy", "trigger_noise", "trigger_rate", "trigger_signal", "trigger_strength",
+    "unseen_mass", "zipf",
+]  # fmt: skip

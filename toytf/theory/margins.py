@@ -30,18 +30,6 @@ def margin_step(margin: Margins, rate: Margins, n_outputs: int) -> Margins:
     return np.asarray(margin + rate * np.where(margin > 0, large, small))
 
 
-def margin_flow(progress: Margins, n_outputs: int) -> Margins:
-    """The same for small steps: the m with e^m + (M − 1) m = 1 + M η p(x) t, about log(M η p(x) t) for large t.
-
-    progress: η p(x) t. With Wright's omega, e^m = (M − 1) ω(z) for z = (1 + M η p t)/(M − 1) − log(M − 1).
-    """
-    _several(n_outputs)
-    others = n_outputs - 1
-    return np.asarray(
-        np.log(others * scipy.special.wrightomega((1 + n_outputs * progress) / others - math.log(others)))
-    )
-
-
 def loss_law(n_inputs: int, n_outputs: int, lr: Real, steps: Real) -> float:
     """The loss after many steps with orthonormal vectors: N (M − 1) / (M η t), whatever the frequencies."""
     at_least(1, n_inputs=n_inputs)
@@ -65,33 +53,10 @@ def pair_step(
     return np.asarray(margins + 2 * np.asarray(lr)[..., None] * (pull - correlation * pull[..., ::-1]))
 
 
-def pair_first_margins(lr: Real, correlation: Real, p1: Real) -> tuple[float, float]:
-    """The margins of two tokens after one step from W = 0: η (p_1 − a p_2) and η (p_2 − a p_1)."""
-    _pair(correlation, p1)
-    return lr * (p1 - correlation * (1 - p1)), lr * (1 - p1 - correlation * p1)
-
-
-def rare_token_falls(correlation: Real, p1: Real) -> bool:
-    """Does the first step push the rarer of two tokens to the wrong side? It does if a > p_rare / p_frequent."""
-    return min(pair_first_margins(1, correlation, p1)) < 0
-
-
 def pair_sharpness(correlation: Real, p1: Real) -> float:
     """The largest eigenvalue of the Hessian of two tokens at W = 0: (1 + √(1 − 4 p_1 p_2 (1 − a²))) / 4."""
     _pair(correlation, p1)
     return (1 + math.sqrt(max(0.0, 1 - 4 * p1 * (1 - p1) * (1 - correlation**2)))) / 4
-
-
-def spike_threshold(correlation: Real, p1: Real) -> float:
-    """The step size from which on the first step of two tokens raises the loss: about log 2 / (p_2 (a p_1 − p_2)).
-
-    p_2 is the frequency of the rarer one. The loss of the other is neglected, so the true threshold is some 10 % lower;
-    infinite where the first step does not push the rarer token to the wrong side.
-    """
-    _pair(correlation, p1)
-    rare, frequent = sorted((p1, 1 - p1))
-    fall = correlation * frequent - rare
-    return math.log(2) / (rare * fall) if fall > 0 else math.inf
 
 
 def _several(n_outputs: int) -> None:

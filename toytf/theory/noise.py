@@ -62,18 +62,6 @@ def relative_spread(n_tokens: int, seq_len: int, alpha: Real, m: int) -> float:
     return math.sqrt(n_tokens / (alpha * seq_len * m))
 
 
-def feed_forward_samples(alpha: Real) -> float:
-    """The samples that W_F needs, up to a factor: 1/α, whatever N, since its input is always the same."""
-    _check(alpha=alpha)
-    return 1 / alpha
-
-
-def attention_samples(n_tokens: int, seq_len: int, alpha: Real) -> float:
-    """The samples that W_V needs, up to a factor: N / (α T), where `relative_spread` is 1."""
-    _check(n_tokens, seq_len, alpha)
-    return n_tokens / (alpha * seq_len)
-
-
 def feed_forward_recall(n_tokens: int, alpha: Real, m: int) -> float:
     """The probability that τ = argmax_k u_kᵀ W_F e_q after a step on m samples, exactly; a tie counts against τ.
 

@@ -6,7 +6,6 @@ import math
 import scipy
 
 from toytf.theory._domain import Real, at_least
-from toytf.theory.matrix_capacity import asymptotic_capacity
 
 TRAINED_RECALL = 0.99
 """The fraction of pairs that the memories under the lines of Nichani et al. 2024 recall."""
@@ -20,11 +19,6 @@ answers their line is N = 0.83 m d (Fig. 6), which is N ln 32 = 2.88 m d."""
 
 BITS_PER_PARAMETER = HIDDEN_LOAD / (2 * math.log(2))
 """The same in bits per weight of the 2 m d: 2.06, and 2.08 with 32 answers."""
-
-
-def trained_matrix_capacity(d_in: int, d_out: int) -> float:
-    """The N with N ln N = 0.77 d_in d_out: a line through trained matrices, not a bound (Nichani et al. 2024)."""
-    return asymptotic_capacity(d_in, d_out, constant=MATRIX_LOAD)
 
 
 def mlp_capacity(d_in: int, d_out: int, width: int, *, n_values: int | None = None) -> float:

@@ -5,8 +5,6 @@ random vectors, s(z, y) = u_yᵀ W e_z is q(z) 1{y = f(z)} plus noise of varianc
 input is recalled as long as d q(z)² is well above 2 log M · Q_y. The exponents hold for a fixed number M of answers.
 """
 
-import math
-
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
@@ -50,14 +48,6 @@ def tail_error(p: Float[np.ndarray, "N"], stored: int, n_outputs: int) -> float:
     at_least(0, stored=stored)
     at_least(1, n_outputs=n_outputs)
     return float((1 - 1 / n_outputs) * p[stored:].sum())
-
-
-def threshold_law(alpha: Real, stored: Real, n_outputs: int) -> float:
-    """The same for N → ∞ and large P: (1 − 1/M) P^{−(α−1)} / ((α − 1) ζ(α))."""
-    at_least(1, stored=stored, n_outputs=n_outputs)
-    if not 1 < alpha < math.inf:
-        raise ValueError(f"alpha is {alpha}, expected a number above 1")
-    return float((1 - 1 / n_outputs) * stored ** -(alpha - 1) / ((alpha - 1) * scipy.special.zeta(alpha)))
 
 
 def scheme_error(

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from toytf.theory._domain import Real, at_least, rank_fits, within
+from toytf.theory._domain import Real, at_least, rank_fits
 
 Values = Float[np.ndarray, "n"]
 
@@ -16,29 +16,6 @@ Values = Float[np.ndarray, "n"]
 # The Gaussian matrix. With λ = m / max(d_in, d_out) it has s² = 1 + λ + 2√λ cos φ (Marchenko and Pastur 1967), and the
 # energy s² has the density (2/π) sin²φ in the angle φ from 0, the largest, to π. For λ = 1, s = 2 cos(φ/2): the quarter
 # circle.
-
-
-def quarter_circle(s: Float[np.ndarray, "..."] | Real) -> Float[np.ndarray, "..."]:
-    """The density √(4 − s²) / π on [0, 2] of the singular values of a square Gaussian matrix."""
-    s = np.asarray(s, dtype=np.float64)
-    return np.where(s >= 0, np.sqrt(np.maximum(4 - s**2, 0)) / math.pi, 0.0)
-
-
-def quarter_circle_quantiles(n: int) -> Float[np.ndarray, "n"]:
-    """The n quantiles at (i + 1/2) / n of the quarter circle, the largest first."""
-    return gaussian_singular_values(n, n, n)
-
-
-def energy_cut(rho: Real) -> float:
-    """The s_ρ above which a fraction ρ of the singular values lies: ∫_{s_ρ}^2 √(4 − s²)/π ds = ρ."""
-    within(0, 1, rho=rho)
-    return 2 * math.cos(_angle(rho, 1.0) / 2)
-
-
-def energy(rho: Real) -> float:
-    """ω²(ρ) = ∫_{s_ρ}^2 s² √(4 − s²)/π ds: the energy in the top fraction ρ of the singular values; 4ρ for ρ → 0."""
-    within(0, 1, rho=rho)
-    return _energy_above(_angle(rho, 1.0))
 
 
 def top_energy(rank: int, d_in: int, d_out: int) -> float:
@@ -100,30 +77,6 @@ def fourth_moment_hebbian(d: int, p: int) -> float:
     """⟨s⁴⟩ = 2 + d/p for the Hebbian matrix of p pairs; 2 for the quarter circle."""
     at_least(1, d=d, p=p)
     return 2 + d / p
-
-
-def hebbian_density(s: Float[np.ndarray, "n"], c: Real) -> Float[np.ndarray, "n"]:
-    """The density of the singular values of the square Hebbian matrix, c = d/p; the quarter circle for c → 0.
-
-    2 s |Im G| / π,   G = (1 + y) / x,   x y = (1 + y)² (1 + c y),   x = s²
-
-    y = ψ(1/x) is the moment series of x, whose S-transform is 1 / ((1 + y)(1 + c y)), and is the root that
-    is not real. For c > 1 a fraction 1 − 1/c of the singular values is 0 and not in the density.
-    """
-    at_least(0, c=c)
-    s = np.asarray(s, dtype=np.float64)
-    density = np.zeros_like(s)
-    # The cubic for w = 1/y is monic whatever c: w³ + (2 + c − x) w² + (1 + 2c) w + c = 0.
-    x = s[s > 0] ** 2
-    companion = np.zeros((len(x), 3, 3))
-    companion[:, 1, 0] = companion[:, 2, 1] = 1
-    companion[:, :, 2] = -np.stack([np.full_like(x, c), np.full_like(x, 1 + 2 * c), 2 + c - x], axis=1)
-    roots = np.linalg.eigvals(companion)
-    w = np.take_along_axis(roots, roots.imag.argmax(axis=1, keepdims=True), axis=1)[:, 0]
-    density[s > 0] = 2 * w.imag / np.abs(w) ** 2 / (math.pi * np.sqrt(x))
-    if c <= 1:
-        density[s == 0] = 2 / (math.pi * math.sqrt(1 - c)) if c < 1 else math.inf
-    return density
 
 
 def hebbian_singular_values(d: int, p: int) -> Float[np.ndarray, "d"]:

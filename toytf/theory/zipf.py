@@ -1,9 +1,6 @@
 """Heavy-tailed frequencies: p(z) ∝ z^−α on z = 1 … N, and what n draws from them leave unseen (Hutter 2021)."""
 
-import math
-
 import numpy as np
-import scipy
 from jaxtyping import Float
 
 from toytf.theory._domain import Real, at_least
@@ -30,22 +27,3 @@ def sampling_floor(p: Float[np.ndarray, "N"], samples: Real, n_outputs: int) -> 
     """The least error that n samples allow on average: (1 − 1/M) of what they have not met; one guess in M is right."""
     at_least(1, n_outputs=n_outputs)
     return (1 - 1 / n_outputs) * unseen_mass(p, samples)
-
-
-def unseen_law(alpha: Real, samples: Real) -> float:
-    """The same for N → ∞ and large n: ζ(α)^{−1/α} Γ(1 − 1/α) / α · n^{−(α−1)/α}, for α > 1."""
-    _heavy(alpha)
-    at_least(1, samples=samples)
-    constant = float(scipy.special.zeta(alpha)) ** (-1 / alpha) * math.gamma(1 - 1 / alpha) / alpha
-    return float(constant * samples ** sample_exponent(alpha))
-
-
-def sample_exponent(alpha: Real) -> float:
-    """The power of n with which the error falls if room is unlimited: −(α − 1)/α."""
-    _heavy(alpha)
-    return -(alpha - 1) / alpha
-
-
-def _heavy(alpha: Real) -> None:
-    if not 1 < alpha < math.inf:
-        raise ValueError(f"alpha is {alpha}, expected a number above 1: the laws are about a finite mean")

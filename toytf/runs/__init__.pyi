@@ -1,0 +1,4 @@
+from toytf.runs.run import Run
+from toytf.runs.trained import TrainedRun
+
+__all__ = ["Run", "TrainedRun"]
