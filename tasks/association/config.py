@@ -10,7 +10,6 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
-    NonNegativeInt,
     PlainSerializer,
     PositiveFloat,
     PositiveInt,
@@ -124,11 +123,9 @@ class AssociationConfig(TaskConfig):
     off, so that any α will do; the laws of Cabannes, Dohmatob, Bietti 2024 are about α > 1."""
     answers: Answers = "mod"
     """f. mod: the z-th input, counted from 0, has the answer z mod M. bijective: every input has an answer of its own,
-    M = N, in an order drawn by `answers_seed`. Or pairs of your own: the path of a CSV file with the columns input and
+    M = N, in one random order. Or pairs of your own: the path of a CSV file with the columns input and
     answer (`configs/…`: one that ships with toytf), the most frequent input first, or in any order with a third column
     frequency; or the pairs themselves. A run keeps them in its own pairs.json."""
-    answers_seed: NonNegativeInt = 0
-    """The seed of the bijective answers."""
     construction: ConstructionConfig = ConstructionConfig()
 
     @model_validator(mode="after")
@@ -136,8 +133,6 @@ class AssociationConfig(TaskConfig):
         if self.answers != "mod" and self.n_outputs is not None:
             says = "the file already says it" if self.pairs else "every input has an output of its own"
             raise ValueError(f"n_outputs has an effect only with answers: mod; {says}")
-        if self.answers != "bijective" and self.answers_seed:
-            raise ValueError("answers_seed has an effect only with answers: bijective")
         if self.pairs and self.n_inputs is not None:
             raise ValueError("n_inputs has no effect with pairs: the file already says it")
         if self.pairs and self.pairs[0][2] is not None and self.alpha is not None:

@@ -150,7 +150,7 @@ def load_pairs(config: AssociationConfig) -> tuple[Int[np.ndarray, "N"], tuple[s
     N, M = sizes.n_tokens, sizes.n_outputs
     names = tuple(f"z{z}" for z in range(1, N + 1)), tuple(f"y{y}" for y in range(1, M + 1))
     if config.answers == "bijective":
-        return torch.randperm(N, generator=generator(config.answers_seed, "answers")).numpy(), *names
+        return torch.randperm(N, generator=generator(0, "answers")).numpy(), *names
     return np.arange(N) % M, *names
 
 
