@@ -93,7 +93,7 @@ def test_load_bits_and_facts_follow_from_the_capacity(several: toytf.Run) -> Non
         assert found["load"][0] == pytest.approx(p * math.log(p) / d**2)
         assert found["facts_per_parameter"][0] == pytest.approx(p / n_parameters)
         n = max(round(p), 1)
-        assert found["bits_per_parameter"][0] == pytest.approx(n * math.log2(n) / n_parameters)
+        assert found["bits_per_parameter"][0] == pytest.approx(math.log2(math.factorial(n)) / n_parameters)
         if case.rule in PREDICTED:
             assert found["over_theory"][0] == pytest.approx(p / predicted)
             assert found["load"][1] == pytest.approx(predicted * math.log(predicted) / d**2)

@@ -126,10 +126,8 @@ class Capacity(Study[CapacityCase]):
             yield STORED.measurement(bracket.infeasible, end="infeasible" if shown else "not_found")
         criterion = config.criterion_of(case.rule)
         error = 0.0 if criterion == "all" else 1 - criterion
-        n = max(round(p), 1)
-        bits = theory.bits_to_store(n, n_answers or n, error=error)
         yield FACTS.measurement(p / case.n_parameters)
-        yield BITS.measurement(bits / case.n_parameters)
+        yield BITS.measurement(self._bits(max(round(p), 1), error) / case.n_parameters)
         if predicted is not None:
             yield OVER_THEORY.measurement(p / predicted)
         if n_answers is None:
@@ -146,13 +144,14 @@ class Capacity(Study[CapacityCase]):
 
     def _rounded(self, case: CapacityCase, largest: Largest, goal: float) -> Iterator[Measurement]:
         """How few bits per weight the largest memory found needs, and how many bits of answers they hold."""
-        n, n_answers = len(largest.association.keys), self.config.data.n_answers
-
-        def least(error: float) -> float:
-            return theory.bits_to_store(n, n_answers or n, error=error, injective=n_answers is None)
-
+        n = len(largest.association.keys)
         recalls = recall_by_bits(largest.association, largest.memory)
         enough = [bits for bits, recall in enumerate(recalls, start=1) if recall >= goal]
-        yield PRECISION.measurement(min(enough, default=None), theory=least(1 - goal) / case.n_parameters)
-        used = (least(1 - recall) / bits for bits, recall in enumerate(recalls, start=1))
+        yield PRECISION.measurement(min(enough, default=None), theory=self._bits(n, 1 - goal) / case.n_parameters)
+        used = (self._bits(n, 1 - recall) / bits for bits, recall in enumerate(recalls, start=1))
         yield BITS_USED.measurement(max(used) / case.n_parameters, limit=1.0)
+
+    def _bits(self, n: int, error: float) -> float:
+        """The information in the answers of n pairs, of which a fraction may be wrong; log₂ n! if each has its own."""
+        n_answers = self.config.data.n_answers
+        return theory.bits_to_store(n, n_answers or n, error=error, injective=n_answers is None)
