@@ -12,7 +12,7 @@ from torch import Tensor
 from toytf.holder import memories
 from toytf.measurement import Measurement
 from toytf.memory import Association
-from toytf.memory.association import Readable
+from toytf.memory.association import Readable, right_and_rivals
 from toytf.models.transformer import Slot, ToyTransformer
 from toytf.probe import shared
 from toytf.task import Task
@@ -76,7 +76,7 @@ def cosine(X: Float[Tensor, "n m"], ideal: Float[Tensor, "n m"]) -> float | None
 def worst_pairs(stored: Association, memory: Readable, unit: float, limit: int) -> list[str]:
     """The pairs with the smallest margins, as "key → target: margin 0.12 before rival"; behind it, if not recalled."""
     margins = stored.margins(memory) / unit
-    rivals = stored.scores(memory).scatter(1, stored.targets[:, None], -torch.inf).argmax(1)
+    rivals = right_and_rivals(stored.scores(memory), stored.targets)[1].argmax(1)
     return [
         f"{stored.key_name(z)} → {stored.value_name(int(stored.targets[z]))}: margin {float(margins[z]):.2f} "
         f"{'ahead of' if margins[z] > 0 else 'behind'} {stored.value_name(int(rivals[z]))}"

@@ -11,6 +11,7 @@ from torch import Tensor
 from toytf.chunks import chunk_size, chunks
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Quantity, Reference, check_measured
+from toytf.memory.association import right_and_rivals
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
 from toytf.observed import observed
@@ -62,8 +63,7 @@ def token_accuracy(
     right, candidates = (None, None) if answers is None else (answers.right, answers.candidates)
     left = logits if candidates is None else logits.masked_fill(~candidates, -torch.inf)
     if right is None:
-        at = batch.targets[..., None]
-        own, rivals = left.gather(-1, at)[..., 0], left.scatter(-1, at, -torch.inf)
+        own, rivals = right_and_rivals(left, batch.targets)
     else:
         own, rivals = left.masked_fill(~right, -torch.inf).amax(-1), left.masked_fill(right, -torch.inf)
     return (own > rivals.amax(-1)).to(logits.dtype)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tasks.factual.tables import at_the_end, fact_tables, in_chunks, why_no_tables, width_of
 from tasks.factual.task import FactualTask
+from toytf.memory.association import margins_of
 from toytf.models.transformer import Block, ToyTransformer, no_hook
 from toytf.sharing import shared
 
@@ -66,13 +67,7 @@ def answers(x: Float[Tensor, "*n d"], U: Float[Tensor, "d answer"] | None = None
 
 def margins(x: Float[Tensor, "n d"], U: Float[Tensor, "d answer"], targets: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
     """xᵀ u_{a*} − max_{a ≠ a*} xᵀ u_a."""
-
-    def above(part: Float[Tensor, "some d"], target: Int[Tensor, "some"]) -> Float[Tensor, "some"]:
-        logits, at = part @ U, target[:, None]
-        own = logits.gather(1, at)[:, 0]
-        return own - logits.scatter_(1, at, -torch.inf).amax(1)
-
-    return in_chunks(above, U.shape[1], x, targets)
+    return in_chunks(lambda part, target: margins_of(part @ U, target), U.shape[1], x, targets)
 
 
 def are_answered(

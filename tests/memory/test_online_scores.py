@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from toytf.memory import online_training
 from toytf.memory.online import Batch, OnlineMemory, random_memory
-from toytf.memory.online_scores import ScoreDescent
 from toytf.memory.online_training import Descent, batches, population, stream, train
 from toytf.theory import zipf
 
@@ -34,7 +34,7 @@ def test_scores_and_matrix_are_those_of_steps_of_the_matrix(
 ) -> None:
     memory = memory_of(start)
     by_scores = train(memory, descent, DATA[data](memory), [0, 2, 3])
-    monkeypatch.setattr(ScoreDescent, "serves", staticmethod(lambda memory: False))
+    monkeypatch.setattr(online_training, "_scores_suffice", lambda memory: False)
     by_matrix = train(memory, descent, DATA[data](memory), [0, 2, 3])
     torch.testing.assert_close(by_scores.memory.W, by_matrix.memory.W, rtol=1e-9, atol=1e-9)
     for left, right in zip(by_scores.looks, by_matrix.looks, strict=True):
@@ -48,14 +48,13 @@ def test_inputs_that_come_twice_in_a_batch_count_twice() -> None:
     twice = torch.tensor([[3, 3]] * len(SEEDS))
     (batch,) = batches(memory, twice, 2)
     (once,) = batches(memory, twice[:, :1], 1)
-    moved = [ScoreDescent(memory), ScoreDescent(memory)]
-    for course, given in zip(moved, (batch, once), strict=True):
-        course.step(given, 2.0)
-    torch.testing.assert_close(moved[0].matrix(), moved[1].matrix())
+    moved = [train(memory, Descent("sgd", 2.0), [given], []).memory.W for given in (batch, once)]
+    torch.testing.assert_close(*moved)
 
 
 def test_it_serves_a_plain_matrix_with_no_more_inputs_than_dimensions() -> None:
-    assert ScoreDescent.serves(memory_of())
-    assert not ScoreDescent.serves(random_memory("matrix", SEEDS, D + 1, M, D))
-    assert not ScoreDescent.serves(random_memory("matrix", SEEDS, N, M, D, start="random", layer_norm=True))
-    assert not ScoreDescent.serves(random_memory("learnable", SEEDS, N, M, D, start="random"))
+    suffice = online_training._scores_suffice
+    assert suffice(memory_of())
+    assert not suffice(random_memory("matrix", SEEDS, D + 1, M, D))
+    assert not suffice(random_memory("matrix", SEEDS, N, M, D, start="random", layer_norm=True))
+    assert not suffice(random_memory("learnable", SEEDS, N, M, D, start="random"))

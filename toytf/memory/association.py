@@ -107,11 +107,18 @@ class Association:
         return self.value_names[y] if self.value_names else str(y)
 
 
-def margins_of(scores: Float[Tensor, "n m"], targets: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+def right_and_rivals(
+    scores: Float[Tensor, "..."], targets: Int[Tensor, "..."], dim: int = -1
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """The right value's score, and all scores with −∞ in its place; dim: the axis of values, which targets lack."""
+    at = targets.unsqueeze(dim)
+    return scores.gather(dim, at).squeeze(dim), scores.scatter(dim, at, -torch.inf)
+
+
+def margins_of(scores: Float[Tensor, "..."], targets: Int[Tensor, "..."], dim: int = -1) -> Float[Tensor, "..."]:
     """s_{z f(z)} − max_{y ≠ f(z)} s_zy for every z; infinite if there is no other y."""
-    right = targets[:, None]
-    rivals = scores.scatter(1, right, -torch.inf).amax(1) if scores.shape[1] > 1 else scores[:, 0] - torch.inf
-    return scores.gather(1, right)[:, 0] - rivals
+    right, rivals = right_and_rivals(scores, targets, dim)
+    return right - rivals.amax(dim)
 
 
 def exact(X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

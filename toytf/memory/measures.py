@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toytf.measurement import Group, Headline, Measurement
-from toytf.memory.association import Association, Readable, exact
+from toytf.memory.association import Association, Readable, exact, right_and_rivals
 from toytf.memory.limits import competing, different_keys, matrix_limits
 from toytf.theory import (
     extreme_level,
@@ -127,10 +127,8 @@ def score_unit(association: Association, memory: Readable) -> float:
 
 def split_scores(association: Association, memory: Readable) -> tuple[Float[Tensor, "n"], Float[Tensor, "rivals"]]:
     """The scores of the right values, and those of all rivals that may compete; as they are, in float64."""
-    scores = exact(association.scores(memory))
-    right = association.targets.cpu()[:, None]
-    rivals = scores.scatter(1, right, -torch.inf)
-    return scores.gather(1, right)[:, 0], rivals[rivals > -torch.inf]
+    right, rivals = right_and_rivals(exact(association.scores(memory)), association.targets.cpu())
+    return right, rivals[rivals > -torch.inf]
 
 
 def measure_margins(association: Association, memory: Readable) -> list[Measurement]:

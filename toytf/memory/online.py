@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, bmm
 
+from toytf.memory.association import margins_of
+from toytf.memory.particles import residuals
 from toytf.randomness import generator
 
 Model = Literal["matrix", "learnable", "exponential"]
@@ -78,7 +80,7 @@ class OnlineMemory:
 
     def margins(self) -> Float[Tensor, "seed N"]:
         """By how much the right answer outscores the best other one; ∞ if there is only one answer."""
-        return margins(self.scores(), self.every_target)
+        return margins_of(self.scores(), self.every_target[:, 0], 1)
 
     def recalled(self) -> Bool[Tensor, "seed N"]:
         """Is the margin positive? A tie is not recalled."""
@@ -92,7 +94,7 @@ class OnlineMemory:
         """The gradient of Σ w(z) · cross-entropy for everything that is trained."""
         e = self.E if batch.rows is None else _chosen(self.E, batch.rows)
         linear, h, norm = self._hidden(e)
-        R = residuals(bmm(self.U, h), batch.targets).mul_(batch.weights)
+        R = residuals(bmm(self.U, h), batch.targets, 1).mul_(batch.weights)
         G = bmm(self.U.mT, R)
         if norm is not None:
             G = (G - h * (h * G).sum(1, keepdim=True)) / norm
@@ -124,20 +126,6 @@ class OnlineMemory:
             return linear, h, None
         norm = (h.square().sum(1, keepdim=True) + EPSILON).sqrt()
         return linear, h / norm, norm
-
-
-def residuals(scores: Float[Tensor, "seed M B"], right: Int[Tensor, "seed 1 B"]) -> Float[Tensor, "seed M B"]:
-    """π(y|z) − 1{y = f(z)} for every answer and input.
-
-    1 − π(f) is computed as the sum of the others: as a difference it would be 0 in float32 from a margin of 17 on.
-    """
-    R = scores.softmax(1).scatter_(1, right, 0.0)
-    return R.scatter_(1, right, R.sum(1, keepdim=True).neg_())
-
-
-def margins(scores: Float[Tensor, "seed M N"], right: Int[Tensor, "seed 1 N"]) -> Float[Tensor, "seed N"]:
-    """By how much the right answer outscores the best other one; ∞ if there is only one answer."""
-    return (scores.gather(1, right) - scores.scatter(1, right, -torch.inf).amax(1, keepdim=True))[:, 0]
 
 
 def losses(scores: Float[Tensor, "seed M N"], right: Int[Tensor, "seed 1 N"]) -> Float[Tensor, "seed N"]:

@@ -12,17 +12,14 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, bmm
 
-from toytf.memory.online import Batch, OnlineMemory, losses, margins
-from toytf.memory.online_scores import ScoreDescent
+from toytf.memory.association import margins_of
+from toytf.memory.online import Batch, OnlineMemory, losses
+from toytf.memory.particles import residuals
 from toytf.optimizers import SGD, AdamW, Muon, Optimizer, Several
 from toytf.randomness import generator
 from toytf.stopping import check_stop
-
-Rule = Literal["sgd", "normalised", "adam", "muon"]
-"""sgd: lr times the gradient. normalised: a gradient that is scaled to the length lr. adam: about lr/d for every entry
-of W, and lr/√d for those of E and U. muon: orthogonalised, with lr as spectral norm; E and U are left to adam."""
 
 CHECK_EVERY = 64
 """Steps between looks at whether the run should stop."""
@@ -32,7 +29,10 @@ CHECK_EVERY = 64
 class Descent:
     """How a memory is trained."""
 
-    rule: Rule
+    rule: Literal["sgd", "normalised", "adam", "muon"]
+    """sgd: lr times the gradient. normalised: a gradient that is scaled to the length lr. adam: about lr/d for every
+    entry of W, and lr/√d for those of E and U. muon: orthogonalised, with lr as spectral norm; E and U are left to
+    adam."""
     lr: float
     betas: tuple[float, float] = (0.0, 0.0)
     """Of Adam. Without memory it goes by the sign of the gradient."""
@@ -41,11 +41,6 @@ class Descent:
     late_from: int | None = None
     """The step from which on the learning rate is smaller; None: never."""
     late_factor: float = 1.0
-
-    @property
-    def turns_with_coordinates(self) -> bool:
-        """Does a step not depend on the coordinates, so that it may be taken in others?"""
-        return self.rule != "adam"
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +104,9 @@ def train(
 
     The memory that is given stays as it is.
     """
-    if descent.rule == "sgd" and ScoreDescent.serves(memory):
+    if descent.rule == "sgd" and _scores_suffice(memory):
         return _train_by_scores(memory, descent, data, looks)
-    exact_elsewhere = memory.model == "matrix" and not memory.layer_norm and descent.turns_with_coordinates
+    exact_elsewhere = memory.model == "matrix" and not memory.layer_norm and descent.rule != "adam"
     small, taken_back = memory.within_spans() if exact_elsewhere else (_copy(memory), None)
     optimizer = _optimizer(small, memory.E.shape[2], descent, descent.lr)
     found = [_look(small, small.scores(), 0)] if 0 in looks else []
@@ -132,18 +127,46 @@ def train(
     return Trained(tuple(found), small)
 
 
+def _scores_suffice(memory: OnlineMemory) -> bool:
+    """Is gradient descent by scores alone exact, and less work?"""
+    (n_inputs, d), n_outputs = memory.E.shape[1:], memory.U.shape[1]
+    return memory.model == "matrix" and not memory.layer_norm and max(n_inputs, n_outputs) <= d
+
+
 def _train_by_scores(memory: OnlineMemory, descent: Descent, data: Iterable[Batch], looks: Sequence[int]) -> Trained:
-    """The same by plain gradient descent on W, whose scores are all that is needed until the end."""
-    course = ScoreDescent(memory)
-    found = [_look(memory, course.scores, 0)] if 0 in looks else []
+    """The same by plain gradient descent on W, whose scores S = U W Eᵀ are all that is needed until the end.
+
+    A step of W = W₀ + Uᵀ C E changes the scores by the overlaps of the vectors, and need not touch W:
+
+        S ← S − lr K R G_B,   C_B ← C_B − lr R,   G = E Eᵀ,   K = U Uᵀ
+
+    R has the residuals of the inputs B of the batch. As `toytf.memory.particles`, but in place, for some inputs at a
+    time, and with the inputs last: one large product for two, and less than those of W.
+    """
+    if memory.W is None:
+        raise ValueError("a memory without a matrix W has none to write into")
+    G, K = bmm(memory.E, memory.E.mT), bmm(memory.U, memory.U.mT)
+    S = memory.scores().contiguous()
+    n_seeds, M, N = S.shape
+    C = torch.zeros_like(S)
+    found = [_look(memory, S, 0)] if 0 in looks else []
     for step, batch in enumerate(data, start=1):
         if step % CHECK_EVERY == 0:
             check_stop()
         late = descent.late_from is not None and step > descent.late_from
-        course.step(batch, descent.lr * (descent.late_factor if late else 1.0))
+        size = batch.weights * -(descent.lr * (descent.late_factor if late else 1.0))
+        if batch.rows is None or batch.inputs is None:
+            R = residuals(S, batch.targets, 1).mul_(size)
+            C.add_(R)
+            S.baddbmm_(bmm(K, R), G)
+        else:
+            places = batch.inputs.expand(-1, M, -1)
+            R = residuals(S.gather(2, places), batch.targets, 1).mul_(size)
+            C.scatter_add_(2, places, R)
+            S.baddbmm_(bmm(K, R), G.view(-1, N).index_select(0, batch.rows).view(n_seeds, -1, N))
         if step in looks:
-            found.append(_look(memory, course.scores, step))
-    return Trained(tuple(found), replace(memory, W=course.matrix()))
+            found.append(_look(memory, S, step))
+    return Trained(tuple(found), replace(memory, W=memory.W + bmm(memory.U.mT, bmm(C, memory.E))))
 
 
 def spaced_steps(steps: int, n: int) -> list[int]:
@@ -189,7 +212,8 @@ def _scaled(name: str, gradient: Tensor) -> Tensor:
 
 
 def _look(memory: OnlineMemory, scores: Tensor, step: int) -> Look:
-    recalled, lost = margins(scores, memory.every_target) > 0, losses(scores, memory.every_target)
+    right = memory.every_target
+    recalled, lost = margins_of(scores, right[:, 0], 1) > 0, losses(scores, right)
     return Look(step, recalled.cpu().numpy(), lost.cpu().double().numpy())
 
 

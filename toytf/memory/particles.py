@@ -12,24 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from toytf.memory.association import Association
+from toytf.memory.association import Association, margins_of, right_and_rivals
 
 
 @dataclass(frozen=True, eq=False)
 class Particles:
     """Several systems of one shape at once, along the first axis: what they are, and their scores now.
 
-    p: frequencies, of sum 1; right: where f(x) is, the same in all systems. In float64 unless told otherwise:
-    float32 would freeze a margin at 16.6, where 1 − softmax rounds to 0.
+    p: frequencies, of sum 1; targets: f(x). In float64 unless told otherwise.
     """
 
     keys: Float[Tensor, "b n d_in"]
     values: Float[Tensor, "b m d_out"]
     p: Float[Tensor, "b n"]
-    right: Bool[Tensor, "n m"]
+    targets: Int[Tensor, "b n"]
     G: Float[Tensor, "b n n"]
     K: Float[Tensor, "b m m"]
     scores: Float[Tensor, "b n m"]
@@ -50,36 +49,32 @@ class Particles:
         if W is not None:
             scores = keys @ torch.stack([*W]).to(keys).mT @ values.mT
         G, K = keys @ keys.mT, values @ values.mT
-        right = associations[0].targets[:, None] == torch.arange(values.shape[1], device=keys.device)
-        return cls(keys, values, p / p.sum(1, keepdim=True), right, G, K, scores)
+        targets = torch.stack([one.targets for one in associations])
+        return cls(keys, values, p / p.sum(1, keepdim=True), targets, G, K, scores)
 
     def repeated(self, times: int) -> "Particles":
         """Every system so many times in a row, such as once for each step size."""
-        parts = {name: getattr(self, name).repeat_interleave(times, 0) for name in _BATCHED}
-        return replace(self, **parts)
+        return Particles(**{name: part.repeat_interleave(times, 0) for name, part in vars(self).items()})
 
     def stepped(self, lr: Float[Tensor, "b"], frequencies: Float[Tensor, "b n"] | None = None) -> "Particles":
         """One step of gradient descent, by the step size of each system.
 
         frequencies: those of the tokens in a batch, instead of p.
         """
-        weights = (self.p if frequencies is None else frequencies) * lr[:, None]
-        return replace(self, scores=self.scores + self.G @ (weights[..., None] * self.surprise()) @ self.K)
-
-    def surprise(self) -> Float[Tensor, "b n m"]:
-        """Y − softmax S; at the right value, 1 − π is the sum of the others, which does not round to 0."""
-        wrong = self.scores.softmax(2).masked_fill(self.right, 0.0)
-        return torch.where(self.right, wrong.sum(2, keepdim=True), -wrong)
+        weights = (self.p if frequencies is None else frequencies) * -lr[:, None]
+        R = residuals(self.scores, self.targets[..., None], 2)
+        return replace(self, scores=self.scores + self.G @ (weights[..., None] * R) @ self.K)
 
     @property
     def margins(self) -> Float[Tensor, "b n"]:
         """The score of the right value minus the best other one."""
-        return self._right_scores - self._others.amax(2)
+        return margins_of(self.scores, self.targets)
 
     @property
     def losses(self) -> Float[Tensor, "b n"]:
         """The cross-entropy of every token: log(1 + Σ_{y ≠ f(x)} exp(s_y − s_f(x))), exact also where it is tiny."""
-        return torch.nn.functional.softplus(self._others.logsumexp(2) - self._right_scores)
+        right, rivals = right_and_rivals(self.scores, self.targets)
+        return torch.nn.functional.softplus(rivals.logsumexp(2) - right)
 
     @property
     def loss(self) -> Float[Tensor, "b"]:
@@ -91,17 +86,17 @@ class Particles:
         """The frequency of tokens whose margin is not positive; a tie is an error."""
         return (self.p * (self.margins <= 0)).sum(1)
 
-    @property
-    def _right_scores(self) -> Float[Tensor, "b n"]:
-        return self.scores.masked_fill(~self.right, 0.0).sum(2)
 
-    @property
-    def _others(self) -> Float[Tensor, "b n m"]:
-        return self.scores.masked_fill(self.right, -torch.inf)
+def residuals(scores: Float[Tensor, "..."], right: Int[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+    """π(y|z) − 1{y = f(z)} for every answer and input; dim: the axis of answers, along which `right` has one entry.
+
+    1 − π(f) is computed as the sum of the others: as a difference it would be 0 in float32 from a margin of 17 on.
+    """
+    R = scores.softmax(dim).scatter_(dim, right, 0.0)
+    return R.scatter_(dim, right, R.sum(dim, keepdim=True).neg_())
 
 
 _VECTORS = ("keys", "values")
-_BATCHED = (*_VECTORS, "p", "G", "K", "scores")
 
 
 def _check(associations: Sequence[Association]) -> None:
@@ -114,8 +109,6 @@ def _check(associations: Sequence[Association]) -> None:
             raise ValueError("particles need an Association without candidates: every value competes for every key")
         if any(getattr(association, name).shape != getattr(first, name).shape for name in _VECTORS):
             raise ValueError("particles of several associations need keys and values of one shape in all of them")
-        if not torch.equal(association.targets, first.targets):
-            raise ValueError("particles of several associations need the same targets in all of them")
 
 
 def _weights(association: Association) -> Float[Tensor, "n"]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toytf.memory.association import Association, Readable
+from toytf.memory.association import Association, Readable, margins_of
 from toytf.memory.mlp import MLPMemory
 from toytf.memory.solver import Real
 from toytf.optimizers import AdamW
@@ -207,9 +207,7 @@ class _Pairs:
 
     def recalls(self, outputs: Float[Tensor, "member n d_out"]) -> Float[Tensor, "member"]:
         """The fraction of pairs whose right value scores more than any other."""
-        scores, right = self.scores(outputs), self.targets[..., None]
-        rivals = scores.scatter(2, right, -torch.inf).amax(2)
-        return (scores.gather(2, right)[..., 0] > rivals).to(scores.dtype).mean(1)
+        return (margins_of(self.scores(outputs), self.targets) > 0).to(outputs.dtype).mean(1)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from toytf.holder import Holder, by_name, is_finite, memories
 from toytf.memory import Association, hebbian
+from toytf.memory.association import right_and_rivals
 from toytf.memory.measures import score_unit, singular_values
 from toytf.models.transformer import ToyTransformer
 from toytf.sharing import sharing
@@ -172,8 +173,8 @@ def _is_small(head: Holder) -> bool:
 def _of_holder(name: str, holder: Holder) -> MemoryView:
     stored, memory = holder.association, holder.memory
     learned = stored.scores(memory)
-    best = learned.scatter(1, stored.targets[:, None], -torch.inf).max(1)
-    own = learned.gather(1, stored.targets[:, None])[:, 0]
+    own, rivals = right_and_rivals(learned, stored.targets)
+    best = rivals.max(1)
     margins = ((own - best.values) / (score_unit(stored, memory) or 1.0)).nan_to_num(posinf=torch.inf)
     table = _Table(stored)
     return MemoryView(
