@@ -100,7 +100,8 @@ class Group:
     headline: tuple[Headline, ...] | None = None
     """What the short table shows of it, in this order; None: all, with the title as phrase, after what is declared."""
     meanings: tuple[tuple[str, str], ...] = ()
-    """What single metrics mean, in a sentence: by label or pattern of labels, the first that fits counts."""
+    """What single metrics mean, in a sentence: by label or pattern of labels, the first that fits counts. Where none
+    does, `says` is the sentence."""
     section: "Section" = ""
     """The section of a page that shows it besides curves and tables; empty: none."""
     pooled: bool = False
@@ -115,7 +116,7 @@ class Group:
 
     def meaning(self, label: str) -> str:
         """What the metric of this label means, in a sentence; nothing if nobody said."""
-        return next((says for pattern, says in self.meanings if fnmatchcase(label, pattern)), "")
+        return next((says for pattern, says in self.meanings if fnmatchcase(label, pattern)), self.says)
 
     def measurement(
         self,

@@ -87,8 +87,8 @@ LOST = Group(
     ),
 )  # fmt: skip
 UTILISATION = Group(
-    "utilisation", "Pairs stored / capacity of a matrix of this size", "How full a matrix is: at 1 it holds as many "
-    "pairs as the best weights can store with as many values as now.", variants=("measure",), curve=False,
+    "utilisation", "Pairs stored / capacity of a matrix of this size", "Pairs recalled over the capacity of a part of "
+    "this size; at 1 it is full.", variants=("measure",), curve=False,
     headline=(
         Headline("*", "pairs stored / capacity, {rule}", 2),
     ),
@@ -100,7 +100,6 @@ UTILISATION = Group(
          "random vectors that can all be recalled."),
         ("*/capacity", "Capacity of a part of this size if as many values compete as here: pairs of random vectors "
          "that can all be recalled."),
-        ("*", "Pairs recalled over the capacity of a part of this size; at 1 it is full."),
     ),
 )  # fmt: skip
 

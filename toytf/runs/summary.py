@@ -13,21 +13,12 @@ ONSET_ABOVE_CHANCE = 0.1
 HALFWAY = 0.5
 
 ONSET = Group(
-    "onset", "Step of onset", "The first evaluation at which recall is more than 0.1 above chance.", format="whole",
-    headline=(),
-    meanings=(
-        ("*", "Step of the first evaluation at which this recall is more than 0.1 above chance; the smaller, the "
-         "earlier it is learned."),
-    ),
+    "onset", "Step of onset", "Step of the first evaluation at which this recall is more than 0.1 above chance; the "
+    "smaller, the earlier it is learned.", format="whole", headline=(),
 )  # fmt: skip
 HALFWAY_STEP = Group(
-    "halfway", "Step halfway to the ideal",
-    "The first evaluation at which an accuracy or loss is halfway from its first value to the ideal.",
-    format="whole", place="full", headline=(),
-    meanings=(
-        ("*", "Step of the first evaluation at which this metric is halfway from its first value to its ideal; the "
-         "smaller, the earlier it is learned."),
-    ),
+    "halfway", "Step halfway to the ideal", "Step of the first evaluation at which this metric is halfway from its "
+    "first value to its ideal; the smaller, the earlier it is learned.", format="whole", place="full", headline=(),
 )  # fmt: skip
 
 

@@ -205,7 +205,7 @@ def test_what_can_be_stored_depends_on_both_sides_of_the_matrix(capacity_of: Run
         assert run.summary[f"facts_per_parameter/optimum_{name}"] == pytest.approx(p / (d_in * d_out))
         assert run.summary[f"theory/capacity/optimum_{name}"] == pytest.approx(theory.capacity(d_in, d_out))
         assert f"theory/capacity/hebbian_{name}" not in run.summary  # its prediction is for square matrices
-    assert CapacityCase("low_rank", (3, 12), 2).name == "low_rank_d3x12_m2"
+    assert CapacityCase("low_rank", (3, 12), 2).stream == "low_rank_d3x12_m2"
     assert CapacityCase("low_rank", (3, 12), 2).n_parameters == 2 * (3 + 12)
 
 

@@ -62,28 +62,23 @@ def _guides_by_size(config: CapacityConfig, precision: dict[str, float]) -> Guid
     if "trained_linear" in config.rules and config.criterion == theory.TRAINED_RECALL:
         label = f"through the authors' trained matrices: p log p = {theory.MATRIX_LOAD} d²"
         guides[label] = partial(_pairs_of_load, theory.MATRIX_LOAD)
-    for bits in _bits(precision, "trained_linear"):
-        guides[_bound_label(bits)] = partial(_bounded_matrix, config, bits)
-    return guides
+    return guides | _information_bounds(config, precision, "trained_linear", lambda d: d**2)
 
 
 def _guides_by_units(config: CapacityConfig, precision: dict[str, float]) -> Guides:
     """Lines for hidden units: what trained ones were found to follow, and the information bound."""
     n_answers, guides = config.data.n_answers, Guides()
-    single = config.data.inputs == 1
-    if single and "trained_mlp" in config.rules and config.criterion == theory.TRAINED_RECALL:
+
+    def trained(units: float) -> float:
+        """The p with p log V = 2.86 m d, m d = units."""
+        if n_answers is None:
+            return _pairs_of_load(theory.HIDDEN_LOAD, units**0.5)
+        return units * theory.mlp_capacity(1, 1, 1, n_values=n_answers)
+
+    if config.data.inputs == 1 and "trained_mlp" in config.rules and config.criterion == theory.TRAINED_RECALL:
         log_v = "log p" if n_answers is None else f"log {n_answers}"
-        guides[f"through the authors' trained memories: p {log_v} = {theory.HIDDEN_LOAD} m d"] = partial(
-            _trained_units, n_answers
-        )
-    for bits in _bits(precision, "trained_mlp"):
-        guides[_bound_label(bits)] = partial(_bounded_units, config, bits)
-    return guides
-
-
-def _bits(precision: dict[str, float], rule: str) -> list[float]:
-    """For which weights the information bound is drawn: those of the training, and the shortest that did as well."""
-    return [precision[rule], FLOAT_BITS] if rule in precision else []
+        guides[f"through the authors' trained memories: p {log_v} = {theory.HIDDEN_LOAD} m d"] = trained
+    return guides | _information_bounds(config, precision, "trained_mlp", lambda units: 2 * units)
 
 
 def _pairs_of_load(load: float, d: float) -> float:
@@ -91,27 +86,14 @@ def _pairs_of_load(load: float, d: float) -> float:
     return theory.asymptotic_capacity(1, 1, constant=load * d**2)
 
 
-def _trained_units(n_answers: int | None, units: float) -> float:
-    """The p with p log V = 2.86 m d, m d = units."""
-    if n_answers is None:
-        return _pairs_of_load(theory.HIDDEN_LOAD, units**0.5)
-    return units * theory.mlp_capacity(1, 1, 1, n_values=n_answers)
-
-
-def _bound_label(bits: float) -> str:
-    return f"information bound at {bits:.2g} bits per weight"
-
-
-def _bounded_matrix(config: CapacityConfig, bits: float, d: float) -> float:
-    """The most pairs that the d² weights of a matrix can hold."""
-    return _bounded(config, bits * d**2)
-
-
-def _bounded_units(config: CapacityConfig, bits: float, units: float) -> float:
-    """The most pairs that the 2 m d weights of hidden units can hold, m d = units."""
-    return _bounded(config, bits * 2 * units)
-
-
-def _bounded(config: CapacityConfig, bits: float) -> float:
+def _information_bounds(
+    config: CapacityConfig, precision: dict[str, float], rule: str, weights: Callable[[float], float]
+) -> Guides:
+    """The most pairs that so many weights can hold: those of the training, and the shortest that did as well."""
     error = 0.0 if config.criterion == "all" else 1 - config.criterion
-    return theory.pairs_within(bits, config.data.n_answers, error=error)
+
+    def most(bits: float, x: float) -> float:
+        return theory.pairs_within(bits * weights(x), config.data.n_answers, error=error)
+
+    each = (precision[rule], FLOAT_BITS) if rule in precision else ()
+    return {f"information bound at {bits:.2g} bits per weight": partial(most, bits) for bits in each}

@@ -11,8 +11,8 @@ from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.rules import RULES
 
 STORED = Group(
-    "capacity", "Associations stored", "How many pairs a rule stores, beside what theory predicts for random vectors.",
-    variants=("end",),
+    "capacity", "Associations stored", "Pairs that this rule stores at this dimension d, and width m if it has one; "
+    "more is better, and theory is about random vectors.", variants=("end",),
     headline=(
         Headline("*", "pairs stored by {rule}, width {width}, at d = {d}"),
         Headline("*", "pairs stored by {rule} at d = {d}"),
@@ -25,113 +25,82 @@ STORED = Group(
          "none: the upper end of the search."),
         ("trained_mlp*", "Pairs that trained hidden units store at this dimension d and width m; theory is a line that "
          "others drew through what they measured, nothing derived."),
-        ("*", "Pairs that this rule stores at this dimension d, and width m if it has one; more is better, and theory "
-         "is about random vectors."),
     ),
 )  # fmt: skip
 OVER_THEORY = Group(
-    "over_theory", "Measured / theory", "At 1 theory predicts the capacity exactly.", headline=(),
+    "over_theory", "Measured / theory", "Pairs stored over what theory predicts for random vectors; 1 if theory is "
+    "exact.", headline=(),
     meanings=(
         ("trained_mlp*", "Pairs stored over the line that others drew through trained memories; 1 if it fits."),
-        ("*", "Pairs stored over what theory predicts for random vectors; 1 if theory is exact."),
     ),
 )  # fmt: skip
 LOAD = Group(
-    "load", "Load p log p / (d_in d_out) of p pairs",
-    "For the best weights it falls slowly towards 1/2 as the dimension grows.",
-    headline=(),
-    meanings=(
-        ("*", "Load p log p / (d_in d_out) of the p pairs stored; more is better, and that of the best weights falls "
-         "slowly to 1/2 as d grows."),
-    ),
+    "load", "Load p log p / (d_in d_out) of p pairs", "Load p log p / (d_in d_out) of the p pairs stored; more is "
+    "better, and that of the best weights falls slowly to 1/2 as d grows.", headline=(),
 )  # fmt: skip
 FACTS = Group(
-    "facts_per_parameter", "Associations per parameter", "Pairs stored per weight.", headline=(),
-    meanings=(("*", "Pairs stored per weight; more is better."),),
+    "facts_per_parameter", "Associations per parameter", "Pairs stored per weight; more is better.", headline=(),
 )  # fmt: skip
 BITS = Group(
-    "bits_per_parameter", "Bits per parameter", "Bits needed to write down the stored answers, per weight.",
-    headline=(),
-    meanings=(("*", "Bits per weight that the stored answers take to write down; more is better."),),
+    "bits_per_parameter", "Bits per parameter", "Bits per weight that the stored answers take to write down; more is "
+    "better.", headline=(),
 )  # fmt: skip
 EXPONENT = Group(
-    "exponent", "Exponent b in capacity ∝ dimension^b", "2 means that capacity is proportional to the number "
-    "of weights of a square matrix.", variants=("error",),
+    "exponent", "Exponent b in capacity ∝ dimension^b", "Exponent b in pairs ∝ d^b for this rule; 2 if capacity is "
+    "proportional to the number of weights of a square matrix.", variants=("error",),
     headline=(
         Headline("*", "exponent b in pairs ∝ d^b, {rule}, width {width}"),
         Headline("*", "exponent b in pairs ∝ d^b, {rule}"),
     ),
     meanings=(
         ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
-        ("*", "Exponent b in pairs ∝ d^b for this rule; 2 if capacity is proportional to the number of weights of a "
-         "square matrix."),
     ),
 )  # fmt: skip
 WIDTH_EXPONENT = Group(
-    "width_exponent", "Exponent b in capacity ∝ width^b", "1 means that twice the width stores twice as many pairs.",
-    variants=("error",),
+    "width_exponent", "Exponent b in capacity ∝ width^b", "Exponent b in pairs ∝ width^b for this rule; 1 if twice "
+    "the width stores twice as many pairs.", variants=("error",),
     headline=(Headline("*", "exponent b in pairs ∝ width^b, {rule}, d = {d}"),),
     meanings=(
         ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
-        ("*", "Exponent b in pairs ∝ width^b for this rule; 1 if twice the width stores twice as many pairs."),
     ),
 )  # fmt: skip
 HIDDEN_LOAD = Group(
-    "hidden_load", "Load p log V / (m d) of hidden units",
-    "p pairs with V competing answers in m hidden units; where it is the same for all widths, one curve tells all.",
-    headline=(),
-    meanings=(
-        ("*", "Load p log V / (m d) of the p pairs stored by m hidden units, V answers competing; theory is 2.86, a "
-         "line that others drew through trained memories."),
-    ),
+    "hidden_load", "Load p log V / (m d) of hidden units", "Load p log V / (m d) of the p pairs stored by m hidden "
+    "units, V answers competing; theory is 2.86, a line that others drew through trained memories.", headline=(),
 )  # fmt: skip
 WEIGHTS_EXPONENT = Group(
-    "weights_exponent", "Exponent b in capacity ∝ weights^b", "All sizes and widths in one fit. 1 means that pairs are "
-    "proportional to weights; it is less if every pair has an answer of its own, by a logarithm.", variants=("error",),
+    "weights_exponent", "Exponent b in capacity ∝ weights^b", "Exponent b in pairs ∝ weights^b over all sizes and "
+    "widths; 1, less a logarithm if every pair has its own answer.", variants=("error",),
     headline=(Headline("*", "exponent b in pairs ∝ weights^b, {rule}, all widths"),),
     meanings=(
         ("*/error", "Standard error of this exponent; the smaller, the better one power law fits all widths."),
-        ("*", "Exponent b in pairs ∝ weights^b over all sizes and widths; 1, less a logarithm if every pair has its "
-         "own answer."),
     ),
 )  # fmt: skip
 BITS_EXPONENT = Group(
-    "bits_exponent", "Exponent b in bits ∝ weights^b", "The bits of p pairs with V answers are p log V. 1 means that "
-    "every weight holds as much at all sizes.", variants=("error",),
+    "bits_exponent", "Exponent b in bits ∝ weights^b", "Exponent b in p log V ∝ weights^b over all sizes and widths; "
+    "1 if every weight holds as much at all sizes.", variants=("error",),
     headline=(Headline("*", "exponent b in bits ∝ weights^b, {rule}"),),
     meanings=(
         ("*/error", "Standard error of this exponent; the smaller, the better one power law fits all sizes."),
-        ("*", "Exponent b in p log V ∝ weights^b over all sizes and widths; 1 if every weight holds as much at all "
-         "sizes."),
     ),
 )  # fmt: skip
 COLLAPSE = Group(
-    "collapse", "Relative spread of the load over widths", "Standard deviation of p log V / (m d) over the widths, "
-    "divided by its mean. At 0 all widths are on one curve.",
+    "collapse", "Relative spread of the load over widths", "Standard deviation of the load p log V / (m d) over all "
+    "sizes and widths, divided by its mean; 0 if all are on one curve.",
     headline=(Headline("*", "spread of the load over widths, {rule}, d = {d}", rank=1),
               Headline("*", "spread of the load over all sizes and widths, {rule}")),
     meanings=(
         ("*_d*", "Standard deviation of the load p log V / (m d) over the widths at this d, divided by its mean; 0 if "
          "all are on one curve."),
-        ("*", "Standard deviation of the load p log V / (m d) over all sizes and widths, divided by its mean; 0 if all "
-         "are on one curve."),
     ),
 )  # fmt: skip
 PRECISION = Group(
-    "precision", "Bits per weight", "The fewest bits per weight with which the largest memory found still recalls what "
-    "it should. Theory is the information bound: fewer cannot hold the answers.", headline=(),
-    meanings=(
-        ("*", "Fewest bits per weight, by rounding, with which a trained memory still recalls what the criterion asks "
-         "for; never below theory, the information bound."),
-    ),
+    "precision", "Bits per weight", "Fewest bits per weight, by rounding, with which a trained memory still recalls "
+    "what the criterion asks for; never below theory, the information bound.", headline=(),
 )  # fmt: skip
 BITS_USED = Group(
-    "bits_used", "Bits of answers per bit of weights", "The bits that the recalled answers take, over the bits of the "
-    "rounded weights, at the best rounding. Above 1 is impossible.", headline=(),
-    meanings=(
-        ("*", "Bits that the recalled answers take at least, over the bits of the rounded weights, at the best number "
-         "of bits; more is better, and above 1 is impossible."),
-    ),
+    "bits_used", "Bits of answers per bit of weights", "Bits that the recalled answers take at least, over the bits "
+    "of the rounded weights, at the best number of bits; more is better, and above 1 is impossible.", headline=(),
 )  # fmt: skip
 
 

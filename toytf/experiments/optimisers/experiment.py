@@ -106,15 +106,26 @@ class Optimisers(Study[OptimisersCase]):
         for start in range(0, len(seeds), size):
             some = seeds[start : start + size]
             inputs = None if case.samples is None else stream(some, self._p, case.samples)
-            trained = self._trained(case, self._memory(case, some), inputs)
+            trained = self._trained(case, some, inputs)
             for i, seed in enumerate(some):
                 own = None if inputs is None else inputs[i].numpy()
                 yield seed, self.last_step, self._found(case, trained, own, i)
 
     def findings(self, run: Run) -> Iterable[str]:
         """Errors, if they are many the smallest of each optimiser; the schemes; and the order of learning."""
+        from toytf.experiments.optimisers.figures import label_of
+
+        def told(rows: Any, form: Form | None = None) -> str:
+            each = ((amount(run.summary, str(row.metric), form), row) for row in rows.itertuples())
+            return ", ".join(f"{said} for {label_of(row, self.config)}" for said, row in each)
+
         table = over_seeds(run.table)
-        yield from self._errors(table, run)
+        errors = table[(table["group"] == ERROR.name) & ~table["variant"]]
+        if 0 < len(errors) <= TOLD:
+            yield f"The error is {told(errors)}."
+        elif len(errors):
+            best = errors.sort_values("value", kind="stable").drop_duplicates("optimiser")
+            yield f"The smallest errors are {told(best)}."
         of_what = "counts" if self.config.samples else "frequency"
         for group, name, says in (
             (RHO, of_what, f"Strengths q grow like {of_what}^ρ: ρ is"),
@@ -122,8 +133,7 @@ class Optimisers(Study[OptimisersCase]):
         ):
             rows = table[(table["group"] == group.name) & (table["name"] == name) & ~table["variant"]]
             if 0 < len(rows) <= TOLD:
-                told = (f"{self._said(run, row, _hundredths)} for {self._called(row)}" for row in rows.itertuples())
-                yield f"{says} {', '.join(told)}."
+                yield f"{says} {told(rows, _hundredths)}."
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Errors, schemes, what is learned when, and vectors in the plane."""
@@ -147,18 +157,15 @@ class Optimisers(Study[OptimisersCase]):
             else:
                 yield from ((batch, n, None) for n in self.config.samples)
 
-    def _memory(self, case: OptimisersCase, seeds: Sequence[int]) -> OnlineMemory:
-        config = self.config
-        return random_memory(
+    def _trained(
+        self, case: OptimisersCase, seeds: Sequence[int], inputs: Int[torch.Tensor, "seed n"] | None
+    ) -> Trained:  # fmt: skip
+        config, steps = self.config, case.n_steps
+        memory = random_memory(
             case.model, seeds, config.n_inputs, case.n_outputs, case.d,  # type: ignore[arg-type]
             start=config.start, sphere=config.distribution == "sphere", layer_norm=case.layer_norm,
             dtype=getattr(torch, config.precision), device=config.computed_on,
         )  # fmt: skip
-
-    def _trained(
-        self, case: OptimisersCase, memory: OnlineMemory, inputs: Int[torch.Tensor, "seed n"] | None
-    ) -> Trained:  # fmt: skip
-        config, steps = self.config, case.n_steps
         late = None if config.late is None else max(1, round(config.late.after * steps))
         descent = Descent(
             case.optimiser, case.lr, config.betas, config.momentum, late,  # type: ignore[arg-type]
@@ -233,30 +240,8 @@ class Optimisers(Study[OptimisersCase]):
         from toytf.experiments.optimisers.figures import vectors_in_the_plane
 
         hidden, outputs = (vectors[i].cpu().double().numpy() for vectors in (memory.hidden().mT, memory.U))
-        return vectors_in_the_plane(hidden, outputs, memory.targets.cpu().numpy(), self._p, self._title(case))
-
-    def _title(self, case: OptimisersCase) -> str:
-        return f"Trained vectors of {self.config.n_inputs} inputs and {case.n_outputs} outputs ({case.model})"
-
-    def _errors(self, table: Any, run: Run) -> Iterator[str]:
-        """The mean error of every case, or if they are many the smallest of each optimiser."""
-        errors = table[(table["group"] == ERROR.name) & ~table["variant"]]
-        few = len(errors) <= TOLD
-        by_optimiser = errors.sort_values("value", kind="stable").drop_duplicates("optimiser")
-        told = (
-            f"{self._said(run, row)} for {self._called(row)}" for row in (errors if few else by_optimiser).itertuples()
-        )
-        if len(errors):
-            yield f"{'The error is' if few else 'The smallest errors are'} {', '.join(told)}."
-
-    def _said(self, run: Run, row: Any, form: Form | None = None) -> str:
-        return amount(run.summary, str(row.metric), form)
-
-    def _called(self, row: Any) -> str:
-        """A case in words: what varies, and the optimiser."""
-        from toytf.experiments.optimisers.figures import label_of
-
-        return label_of(row, self.config)
+        title = f"Trained vectors of {self.config.n_inputs} inputs and {case.n_outputs} outputs ({case.model})"
+        return vectors_in_the_plane(hidden, outputs, memory.targets.cpu().numpy(), self._p, title)
 
 
 def _error(p: Float[np.ndarray, "N"], recalled: Bool[np.ndarray, "N"]) -> float:

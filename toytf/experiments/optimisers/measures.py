@@ -12,29 +12,23 @@ from toytf.memory.readout import ReadOut, storage_exponent
 _SETTING = "{optimiser} on {model}, lr {lr}, d = {d}, M = {n_outputs}"
 
 ERROR = Group(
-    "error", "Error", "The probability that a new input is answered wrongly: an exact sum over all inputs, where a tie "
-    "is an error. The limit is what the samples leave unseen, on which no memory can do better than guess.",
-    format="power",
+    "error", "Error", "Frequency of the inputs that are answered wrongly after the last step; limit is (1 − 1/M) of "
+    "what n samples leave unseen.", format="power",
     headline=(
         Headline("*_layer_norm_*", f"error with LayerNorm, {_SETTING}, batch {{batch}}, n = {{samples}}", 1),
         Headline("*", f"error, {_SETTING}, batch {{batch}}, n = {{samples}}"),
         Headline("*", f"error, {_SETTING}, {{batch}}, {{steps}} steps"),
     ),
-    meanings=(
-        ("*", "Frequency of the inputs that are answered wrongly after the last step; limit is (1 − 1/M) of what n "
-         "samples leave unseen."),
-    ),
 )  # fmt: skip
 LOSS = Group(
-    "loss", "Cross-entropy", "The mean over all inputs by their frequency, in nats.", place="full", headline=(),
-    meanings=(("*", "Cross-entropy over all inputs by their frequency after the last step, in nats; 0 is best."),),
+    "loss", "Cross-entropy", "Cross-entropy over all inputs by their frequency after the last step, in nats; 0 is "
+    "best.", place="full", headline=(),
 )  # fmt: skip
 STORED = Group(
-    "stored", "Inputs recalled", "How many of the N inputs are answered rightly, however rare they are.",
-    format="whole",
+    "stored", "Inputs recalled", "How many inputs are answered rightly after the last step, each counting once; at "
+    "most N.", format="whole",
     headline=(Headline("*", f"inputs recalled, {_SETTING}, batch {{batch}}, n = {{samples}}", 2),
               Headline("*", f"inputs recalled, {_SETTING}, {{batch}}, {{steps}} steps", 2)),
-    meanings=(("*", "How many inputs are answered rightly after the last step, each counting once; at most N."),),
 )  # fmt: skip
 RHO = Group(
     "rho", "Exponent ρ of the scheme q ∝ frequency^ρ", "1: inputs are stored by their frequency, as one large "
@@ -86,13 +80,9 @@ LEARNED_AT = Group(
     ),
 )  # fmt: skip
 TIME_EXPONENT = Group(
-    "time_exponent", "Exponent b in learning time ∝ p^−b", "1: an input that is half as frequent takes twice as long. "
-    "0: all are learned at the same time.",
+    "time_exponent", "Exponent b in learning time ∝ p^−b", "Exponent b in steps until the right answer has "
+    "probability 1/2 ∝ p^−b; 1 by frequency, 0 evenly, over the inputs that were learned.",
     headline=(Headline("*", f"exponent b in learning time ∝ p^−b, {_SETTING}, batch {{batch}}"),),
-    meanings=(
-        ("*", "Exponent b in steps until the right answer has probability 1/2 ∝ p^−b; 1 by frequency, 0 evenly, "
-         "over the inputs that were learned."),
-    ),
 )  # fmt: skip
 
 

@@ -117,16 +117,10 @@ class Scaling(Study[ScalingCase]):
             for one, error in zip([*fixed, *own], errors, strict=True):
                 yield group.measurement(
                     error[config.alphas.index(one.alpha)],
-                    theory=self._predicted(case, one, d),
-                    limit=_unseen(N, M, one.alpha, one.samples),
+                    theory=_expected(N, M, one, d, config.distribution),
+                    limit=None if one.samples is None else _unseen(N, M, one.alpha, one.samples),
                     scheme=scheme_name(one.scheme), alpha=one.alpha, samples=one.samples, d=d,
                 )  # fmt: skip
-
-    def _predicted(self, case: ScalingCase, setting: Setting, d: int) -> float | None:
-        if setting.samples is not None:
-            return None
-        at = case.n_inputs, case.n_outputs, setting.scheme, setting.alpha
-        return _expected(*at, d=d, distribution=self.config.distribution)
 
     def conclude(self, table: pd.DataFrame) -> Iterable[Measurement]:
         """Powers of d and n from the means over all seeds: the same in every seed."""
@@ -206,18 +200,18 @@ def draw_counts(p: Float[Tensor, "N"], samples: list[int], seed: int) -> dict[in
 
 
 @cache
-def _expected(N: int, M: int, scheme: Scheme, alpha: float, *, d: int, distribution: str) -> float | None:
-    """The error without simulation; where there are many answers, that of a threshold whose inputs are all recalled."""
-    p = theory.zipf(N, alpha)
+def _expected(N: int, M: int, setting: Setting, d: int, distribution: str) -> float | None:
+    """The error of all data without simulation; with many answers, of a threshold whose inputs are all recalled."""
+    if setting.samples is not None:
+        return None
+    p, scheme = theory.zipf(N, setting.alpha), setting.scheme
     if M <= MANY_ANSWERS:
-        q = strengths(scheme, torch.tensor(p), samples=None, alpha=alpha, d=d).numpy()
+        q = strengths(scheme, torch.tensor(p), samples=None, alpha=setting.alpha, d=d).numpy()
         return theory.scheme_error(q, p, np.arange(N) % M, d, M, sphere=distribution == "sphere")
     return theory.tail_error(p, scheme.stored(d), M) if isinstance(scheme, TopScheme) else None
 
 
 @cache
-def _unseen(N: int, M: int, alpha: float, samples: int | None) -> float | None:
+def _unseen(N: int, M: int, alpha: float, samples: int) -> float:
     """The least error that so many samples allow, on average."""
-    if samples is None:
-        return None
     return theory.sampling_floor(theory.zipf(N, alpha), samples, M)

@@ -15,42 +15,30 @@ from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.schemes import CountsScheme, PowerScheme, Scheme, TopScheme, scheme_name
 
 ERROR = Group(
-    "error", "Error of the memory, over all inputs by frequency", "It falls like a power of the dimension: slowly if "
-    "inputs are stored by frequency, fastest if only as many are stored as fit.", format="power",
-    meanings=(
-        ("*", "Frequency of the inputs that the memory gets wrong, exactly over all of them; 0 is best, and a tie is "
-         "an error."),
-    ),
+    "error", "Error of the memory, over all inputs by frequency", "Frequency of the inputs that the memory gets "
+    "wrong, exactly over all of them; 0 is best, and a tie is an error.", format="power",
 )  # fmt: skip
 DIMENSION = Group(
-    "dimension_exponent", "The error falls like d to the power of", "More negative is better. The error of the fit is "
-    "from resampled seeds.", variants=("error",), pooled=True,
+    "dimension_exponent", "The error falls like d to the power of", "Power of the dimension with which the error, "
+    "averaged over seeds, falls; theory is for infinitely many inputs.", variants=("error",), pooled=True,
     meanings=(
         ("*/error", "Standard error of the power of d, from seeds drawn again with replacement."),
-        ("*", "Power of the dimension with which the error, averaged over seeds, falls; theory is for infinitely many "
-         "inputs."),
     ),
 )  # fmt: skip
 SAMPLES = Group(
-    "sample_exponent", "The error falls like n to the power of", "The best that samples allow is the power of what "
-    "they leave unseen.", variants=("error",), pooled=True,
+    "sample_exponent", "The error falls like n to the power of", "Power of the samples with which the error, averaged "
+    "over seeds, falls; theory is that of the inputs not yet seen.", variants=("error",), pooled=True,
     meanings=(
         ("*/error", "Standard error of the power of n, from seeds drawn again with replacement."),
-        ("*", "Power of the samples with which the error, averaged over seeds, falls; theory is that of the inputs not "
-         "yet seen."),
     ),
 )  # fmt: skip
 MORE_DATA = Group(
-    "more_data", "Error with most samples, over the least with fewer", "Above 1 more data hurts: a memory that stores "
-    "all it sees overflows.", pooled=True,
-    meanings=(
-        ("*", "Error with the most samples over the least with any number of them; 1 if more data never hurts."),
-    ),
+    "more_data", "Error with most samples, over the least with fewer", "Error with the most samples over the least "
+    "with any number of them; 1 if more data never hurts.", pooled=True,
 )  # fmt: skip
 TYPICAL = Group(
-    "typical_error", "Median error over seeds at the largest dimension", "Far below the mean if few seeds lose a "
-    "frequent input.", format="power", place="full", headline=(), pooled=True,
-    meanings=(("*", "Median of the error over seeds; below the mean if few seeds lose a frequent input."),),
+    "typical_error", "Median error over seeds at the largest dimension", "Median of the error over seeds; below the "
+    "mean if few seeds lose a frequent input.", format="power", place="full", headline=(), pooled=True,
 )  # fmt: skip
 
 PHRASES = {

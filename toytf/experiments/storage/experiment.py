@@ -37,21 +37,13 @@ from toytf.stopping import check_stop
 from toytf.theory import fourth_moment_hebbian, hebbian_scores, maximal_margin, optimum_scores
 
 RECALL = Group(
-    "recall", "Recall, as a fraction of the pairs", "A pair is recalled if the right value has the highest score.",
-    headline=(Headline("*", "pairs recalled by {rule}"),),
-    meanings=(
-        ("*", "Fraction of the pairs that the memory of this rule recalls, the right value scoring above all others; 1 "
-         "is all."),
-    ),
+    "recall", "Recall, as a fraction of the pairs", "Fraction of the pairs that the memory of this rule recalls, the "
+    "right value scoring above all others; 1 is all.", headline=(Headline("*", "pairs recalled by {rule}"),),
 )  # fmt: skip
 LEMMA = Group(
-    "lemma", "Largest difference from autograd", "The formula of a gradient step compared with the gradient that "
-    "autograd computes: only rounding errors should be left.",
+    "lemma", "Largest difference from autograd", "Largest difference between the formula of a gradient step and "
+    "autograd; near 0, as only rounding errors should be left.",
     headline=(Headline("*", "largest difference from autograd, {rule}"),),
-    meanings=(
-        ("*", "Largest difference between the formula of a gradient step and autograd; near 0, as only rounding errors "
-         "should be left."),
-    ),
 )  # fmt: skip
 
 SCORES_OF, SPECTRUM_OF = "scores_{}", "spectrum_{}"
