@@ -20,10 +20,9 @@ from toytf.config.compose import overlay, read_config
 from toytf.evaluation import goal_metrics
 from toytf.models.config import ModelConfig
 from toytf.randomness import generator
-from toytf.stopping import check_stop
 from toytf.training.config import AdamWConfig, TrainConfig
+from toytf.training.driver import Trainer, drive
 from toytf.training.learner import Learner, SeedLearner, StackedLearner
-from toytf.training.loop import Trainer
 from toytf.training.stacking import MOST, even_parts, worth_stacking
 
 
@@ -115,7 +114,7 @@ def _learners(config: FactTrainingsConfig, trial: Trial, lr: float) -> list[Seed
 def _train(config: FactTrainingsConfig, trials: Sequence[Trial], lr: float) -> list[list[float]]:
     """The best accuracy of every initialisation of each trial, all trained side by side.
 
-    At every look those of a table that one of them has learned end; so does one whose loss is not finite. From
+    At every look those of a table that one of them has learned end; so does one that has diverged. From
     `prune_at` on only the best of each table goes on.
     """
     rivals = [_learners(config, trial, lr) for trial in trials]
@@ -124,12 +123,11 @@ def _train(config: FactTrainingsConfig, trials: Sequence[Trial], lr: float) -> l
     trainers = [Trainer(program, learners[0].config) for program in _programs(learners)]
     for step in chain(range(config.check_every, config.steps, config.check_every), [config.steps]):
         for trainer in trainers:
-            _advance(trainer, step)
-        check_stop()
+            drive(trainer, until=step)
         for trainer in trainers:
-            for learner, finite in zip(trainer.learner.members, trainer.loss_sum.isfinite().tolist(), strict=True):
+            for learner, wrong in zip(trainer.learner.members, trainer.diverged(), strict=True):
                 best[learner] = max(best[learner], _accuracy(config, learner, step))
-                if not finite:
+                if wrong is not None:
                     diverged.add(learner)
         healthy = [[learner for learner in of_table if learner not in diverged] for of_table in rivals]
         if step >= config.prune_at * config.steps:
@@ -151,13 +149,6 @@ def _programs(learners: Sequence[SeedLearner]) -> Sequence[Learner]:
     sizes = one.task.config.sizes()
     stacked = sizes is not None and worth_stacking(one.config, one.model_config, sizes) > 1
     return [StackedLearner(learners)] if stacked else learners
-
-
-def _advance(trainer: Trainer, until: int) -> None:
-    """Take the steps up to this one."""
-    for step in trainer.steps():
-        if step == until:
-            break
 
 
 def _of(trainer: Trainer, going: Collection[SeedLearner]) -> Trainer | None:

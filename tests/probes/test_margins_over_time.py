@@ -271,7 +271,7 @@ def test_a_training_that_was_stopped_has_the_same_course(
     """The checkpoint that a Ctrl-C wrote at step 5 is not part of it."""
     with monkeypatch.context() as patched, pytest.raises(Interrupted):
         asked = iter([False] * 4 + [True] * 20)
-        patched.setattr("toytf.training.loop.stop_asked", lambda: next(asked))
+        patched.setattr("toytf.training.driver.stop_asked", lambda: next(asked))
         toytf.run("quickstart", TINY, out=tmp_path / "run")
     stopped = Run.open(tmp_path / "run").trained
     assert 5 in stopped.steps

@@ -18,9 +18,9 @@ from toytf.errors import Interrupted, RunFailed, UserError
 from toytf.runs.checkpoints import CheckpointStore
 from toytf.stopping import check_stop
 from toytf.training.config import CheckpointConfig
-from toytf.training.learner import Learner, SeedLearner, build_optimizer
-from toytf.training.loop import MetricsFile, Trainee, Trainer, Watch, train
-from toytf.updates import updates
+from toytf.training.driver import Trainer, drive, every
+from toytf.training.learner import Learner, SeedLearner
+from toytf.training.loop import MetricsFile, Trainee, Watch, train
 
 pytestmark = pytest.mark.repeats_runs
 
@@ -66,10 +66,10 @@ class HostWaits(TorchDispatchMode):
 
 def waits_of_a_step(learner: Learner) -> list[str]:
     """What a step would have to wait for; the optimiser makes its state in the one before."""
-    steps = updates(build_optimizer(learner, learner.parameters.values()), learner.backward, 2)
-    next(steps)
+    trainer = Trainer(learner, learner.members[0].config)
+    drive(trainer, until=1)
     with HostWaits() as waits:
-        next(steps)
+        drive(trainer, until=2)
     return waits.seen
 
 
@@ -237,15 +237,48 @@ def test_a_trainer_unfreezes_at_its_step_and_stops_when_it_is_left() -> None:
     trainer = Trainer(learner, config.train)
     at_start = learner.parameters[freed].clone()
     moved = []
-    for step in trainer.steps():
-        moved.append(not torch.equal(learner.parameters[freed], at_start))
-        if step == 5:
-            break
+    drive(
+        trainer,
+        after_step=[lambda step: moved.append(not torch.equal(learner.parameters[freed], at_start))],
+        stop_when=lambda step: step == 5,
+    )
     assert moved == [False, False, False, True, True]
     assert trainer.step == trainer.loss_count == 5
     (mean,) = trainer.take_losses()
     assert mean == pytest.approx(float(trainer.learner.backward(5)), rel=0.2)  # the mean of five steps, not their sum
     assert trainer.take_losses() == [None]
+
+
+def test_the_driver_calls_in_order_and_a_change_of_gradients_or_weights_counts() -> None:
+    """As clipping, a clamp, a schedule and early stopping will: each has its place."""
+    learner, config = make_learner({})
+    trainer, calls = Trainer(learner, config.train), list[tuple[str, int]]()
+    called = {
+        name: (lambda step, name=name: calls.append((name, step))) for name in ("before", "after", "step", "look")
+    }
+    W = next(parameter for parameter in learner.parameters.values() if parameter.requires_grad)
+    at_start = W.detach().clone()
+
+    def without_gradient(step: int) -> None:
+        called["after"](step)
+        assert W.grad is not None
+        W.grad.zero_()
+
+    drive(
+        trainer,
+        before_gradient=[called["before"]],
+        after_gradient=[without_gradient],
+        after_step=[called["step"]],
+        looks=[(every(2, 20), called["look"])],
+        stop_when=lambda step: step == 2,
+    )
+    assert calls == [
+        ("before", 0), ("after", 0), ("step", 1), ("before", 1), ("after", 1), ("step", 2), ("look", 2),
+    ]  # fmt: skip
+    assert torch.equal(W, at_start)
+    drive(trainer, until=3, after_step=[lambda step: W.data.clamp_(-1e-6, 1e-6)])
+    assert 0 < float(W.data.abs().max()) <= 1e-6
+    assert trainer.step == 3
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, UserError
 from toytf.optimizers import AdamW, Muon, Several
 from toytf.training.config import AdamWConfig, MuonConfig
+from toytf.training.driver import Trainer, drive
 from toytf.training.learner import StackedLearner, build_optimizer
-from toytf.training.loop import Trainer
 
 pytestmark = pytest.mark.repeats_runs
 
@@ -62,8 +62,7 @@ CHANGES: dict[str, Any] = {
 def weights(optimizer: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Those after three steps."""
     learner, config = make_learner({**EVERYTHING, "train.optimizer": optimizer, "train.steps": 3})
-    for _ in Trainer(learner, config.train).steps():
-        pass
+    drive(Trainer(learner, config.train))
     return learner.model.state_dict()
 
 
@@ -85,8 +84,7 @@ def test_a_first_step_turns_every_head_by_the_learning_rate() -> None:
     """
     learner, config = make_learner({**EVERYTHING, "train.steps": 1, "train.optimizer": {"kind": "muon", "lr": 0.1}})
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
-    for _ in Trainer(learner, config.train).steps():
-        pass
+    drive(Trainer(learner, config.train))
     for part, factor in {"W_V": 1.0, "W_O": 2.0}.items():
         name = f"blocks.1.attn.{part}"
         for step in learner.model.state_dict()[name] - before[name]:
@@ -110,7 +108,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(
     for step in (6, 13):
         with monkeypatch.context() as patched:
             asked = iter([False] * (step - 1) + [True] * 100)
-            patched.setattr("toytf.training.loop.stop_asked", lambda asked=asked: next(asked))
+            patched.setattr("toytf.training.driver.stop_asked", lambda asked=asked: next(asked))
             with pytest.raises(Interrupted):
                 toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True)
     again = toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True, page=False)
@@ -132,8 +130,7 @@ def test_the_bits_of_a_member_do_not_depend_on_how_many_there_are() -> None:
         learners = [make_learner(EVERYTHING)[0] for _ in range(n)]
         for i, learner in enumerate(learners):
             learner.seed = i
-        for _ in Trainer(StackedLearner(learners), learners[0].config).steps():
-            pass
+        drive(Trainer(StackedLearner(learners), learners[0].config))
         return learners[0].model.state_dict()
 
     alone, of_five = member(1), member(5)

@@ -21,8 +21,8 @@ from toytf.models.stack import Stack
 from toytf.randomness import generator
 from toytf.runs import Run
 from toytf.runs.checkpoints import CheckpointStore
+from toytf.training.driver import Trainer, drive
 from toytf.training.learner import SeedLearner, StackedLearner
-from toytf.training.loop import Trainer
 from toytf.training.stacking import MOST, even_parts
 
 pytestmark = pytest.mark.repeats_runs
@@ -60,8 +60,7 @@ def learners(name: str, overrides: dict[str, Any], members: Sequence[dict[str, A
 
 def trained(learner: Any) -> list[dict[str, torch.Tensor]]:
     """The weights of every member after all steps."""
-    for _ in Trainer(learner, learner.members[0].config).steps():
-        pass
+    drive(Trainer(learner, learner.members[0].config))
     return [dict(member.model.state_dict()) for member in learner.members]
 
 

@@ -1,36 +1,24 @@
-"""The training loop: steps, evaluations, checkpoints, and every way a training can end."""
+"""A training that leaves rows and checkpoints, from its last checkpoint on, and every way it can end."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from toytf.errors import Interrupted, RunFailed, ToytfError, UserError
 from toytf.measurement import Group, Measurement, as_row
-from toytf.optimizers import Moments
 from toytf.probe import Course, losses_of
-from toytf.process import keep_freed_memory
-from toytf.runs.checkpoints import CheckpointStore, Progress
+from toytf.runs.checkpoints import CheckpointStore
 from toytf.runs.rows import MetricsFile, Row
-from toytf.stopping import stop_asked, undisturbed
+from toytf.stopping import undisturbed
 from toytf.timing import spent_on
-from toytf.training.config import TrainConfig
-from toytf.training.freezing import freeze, trainable_ever
-from toytf.training.learner import Evaluation, Learner, SeedLearner, StackedLearner, build_optimizer
-from toytf.updates import updates
+from toytf.training.driver import Standing, Trainer, drive, every, not_finite
+from toytf.training.learner import Evaluation, SeedLearner, StackedLearner
 
 TRAIN = Group(
     "train", "Training", place="log",
     meanings=(("loss", "Loss that is trained on, averaged over the steps since the last evaluation; it should fall."),),
 )  # fmt: skip
-
-
-Standing = tuple[dict[str, Moments], Progress]
-"""Where a training stands: what the optimiser remembers of each parameter, and how far it is."""
 
 
 @dataclass(frozen=True)
@@ -67,61 +55,6 @@ class Trainee:
         return self.learner.look_back(found, past)
 
 
-class Trainer:
-    """A training that goes on step by step. Freezing, the optimiser and the sum of the losses are its business."""
-
-    def __init__(self, learner: Learner, config: TrainConfig) -> None:
-        keep_freed_memory()
-        self.learner, self.config = learner, config
-        ever = trainable_ever(learner.model_config, learner.parameters, config.steps) or set(learner.parameters)
-        self.optimizer = build_optimizer(learner, [p for name, p in learner.parameters.items() if name in ever])
-        device = next(iter(learner.parameters.values())).device
-        self._go_on_from(0, torch.zeros(len(learner.members), device=device), 0)
-
-    def go_on_from(self, found: Sequence[Standing]) -> None:
-        """Stand where the members stood, all after the same steps; the checkpoints have put their weights back."""
-        self.learner.remember(self.optimizer, [moments for moments, _ in found])
-        at = [progress for _, progress in found]
-        self._go_on_from(at[0].step, torch.cat([progress.loss_sum for progress in at]), at[0].loss_count)
-
-    def _go_on_from(self, step: int, loss_sum: Float[Tensor, "member"], loss_count: int) -> None:
-        self.step, self.loss_sum, self.loss_count = step, loss_sum, loss_count
-        self._freeze()
-
-    def standing(self, member: int, rows: int) -> Standing:
-        """Where a member stands, with so many rows written: what `go_on_from` needs of it."""
-        progress = Progress(self.step, rows, self.loss_sum[member : member + 1], self.loss_count)
-        return self.learner.moments(self.optimizer, member), progress
-
-    def of(self, members: Sequence[int]) -> "Trainer":
-        """A training of some members of this stack, which goes on from where they stand."""
-        trainer = Trainer(StackedLearner([self.learner.members[i] for i in members]), self.config)
-        trainer.go_on_from([self.standing(i, 0) for i in members])
-        return trainer
-
-    def steps(self) -> Iterator[int]:
-        """Take the updates that are left, one by one; after each, how many there are."""
-        for step, losses in updates(self.optimizer, self._backward, self.config.steps, self.step):
-            self.step = step
-            self.loss_sum += losses
-            self.loss_count += 1
-            yield step
-
-    def take_losses(self) -> list[float | None]:
-        """The mean loss of every member since the last call; None before any step."""
-        means = [total / self.loss_count if self.loss_count else None for total in self.loss_sum.tolist()]
-        self.loss_sum, self.loss_count = torch.zeros_like(self.loss_sum), 0
-        return means
-
-    def _backward(self, step: int) -> Tensor:
-        if step in self.learner.model_config.unfreeze:
-            self._freeze()
-        return self.learner.backward(step)
-
-    def _freeze(self) -> None:
-        freeze(self.learner.model_config, self.learner.parameters, self.step)
-
-
 def train(trainees: Sequence[Trainee], watch: Watch, *, stacked: bool = False) -> list[ToytfError | None]:
     """Train from the last checkpoints (or from the start) to the end; say of each why it failed, if it did.
 
@@ -149,25 +82,31 @@ class _Together:
         latest = self._resume()
         self.watch.stepped(self.trainer.step)
         if latest is None:
-            self._evaluate()
-            self._save()
+            self._evaluate(0)
+            self._save(0)
         while self.trainees and self.trainer.step < self.config.steps:
-            for step in self.trainer.steps():
-                if self._after(step):
-                    break  # some have failed: the others go on by a trainer of their own
+            self._go_on()
 
-    def _after(self, step: int) -> bool:
-        """What is due after a step; has anyone failed?"""
-        self.watch.stepped(step)
+    def _go_on(self) -> None:
+        """To the end, or until some have failed: the others then have a trainer of their own."""
         config, n = self.config, len(self.trainees)
-        ended, stopping = step == config.steps, stop_asked()
-        if step % config.evaluation.every == 0 or ended:
-            self._evaluate()
-        if config.checkpoints.due(step) or ended or stopping:
-            self._save()
-        if stopping and not ended:
-            raise Interrupted(f"stopped at step {step} of {config.steps}; a checkpoint is saved")
-        return len(self.trainees) < n
+        drive(
+            self.trainer,
+            after_step=[self.watch.stepped],
+            looks=[
+                (every(config.evaluation.every, config.steps), self._evaluate),
+                (lambda step: config.checkpoints.due(step) or step == config.steps, self._save),
+            ],
+            stop_when=lambda step: len(self.trainees) < n,
+            interrupted=self._interrupted,
+        )
+
+    def _interrupted(self, step: int) -> None:
+        """Save where all stand; one that has ended, or failed, is not stopped."""
+        if step < self.config.steps and self.trainees:
+            if self.trainees[0].store.latest() != step:
+                self._save(step)
+            raise Interrupted(f"stopped at step {step} of {self.config.steps}; a checkpoint is saved")
 
     def _resume(self) -> int | None:
         """Go on from the last checkpoint, and forget what came later; None: there is none."""
@@ -193,22 +132,21 @@ class _Together:
         return latest
 
     @spent_on("checkpoints")
-    def _save(self) -> None:
+    def _save(self, step: int) -> None:
         with self._failing() as failing:
-            for i, trainee in enumerate(self.trainees):
-                wrong = _not_finite(trainee.learner)
+            found = zip(self.trainees, self.trainer.diverged(), strict=False)  # of none, if all have failed
+            for i, (trainee, wrong) in enumerate(found):
                 if wrong is not None:
-                    failing(trainee, _diverged(trainee.store, self.trainer.step, wrong))
+                    failing(trainee, _diverged(trainee.store, step, wrong))
                     continue
                 rows = len(trainee.metrics.of(trainee.store.seed))
                 trainee.store.save(trainee.learner.parameters, *self.trainer.standing(i, rows))
 
     @spent_on("evaluation")
-    def _evaluate(self) -> None:
+    def _evaluate(self, step: int) -> None:
         self.watch.evaluating()
         self.trainer.learner.look()
-        step, measured_by_all = self.trainer.step, []
-        losses = self.trainer.take_losses()
+        measured_by_all, losses = [], self.trainer.take_losses()
         with self._failing() as failing:
             for trainee, loss in zip(self.trainees, losses, strict=True):
                 with undisturbed():  # its row belongs to the checkpoint that a Ctrl-C asks for
@@ -248,17 +186,11 @@ def check_rows(metrics: MetricsFile, store: CheckpointStore, step: int, expected
         )
 
 
-def _not_finite(learner: SeedLearner) -> str | None:
-    """The first parameter that is not finite."""
-    finite = torch.stack([parameter.detach().isfinite().all() for parameter in learner.parameters.values()]).tolist()
-    return None if all(finite) else [*learner.parameters][finite.index(False)]
-
-
 def _not_a_number(trainee: Trainee, found: Evaluation, step: int, name: str) -> RunFailed:
     """Why a metric is not finite: because of the probe that gave it if all weights are, and else of the training."""
     for (kind, on), result in found.results.items():
         own = as_row(one.evaluated_on(on) if on else one for one in result.measurements)
-        if name in own and _not_finite(trainee.learner) is None:
+        if name in own and not_finite(trainee.learner) is None:
             return RunFailed(
                 f'probe "{kind}" gave {name} = {own[name]} at step {step}, though weights and losses are finite: where '
                 "there is nothing to measure, a probe gives None"

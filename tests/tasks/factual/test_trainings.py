@@ -22,8 +22,8 @@ from toytf.models.config import ModelConfig
 from toytf.stopping import stop_on_interrupt
 from toytf.sweeps.plan import plan_sweep
 from toytf.training.config import AdamWConfig, TrainConfig
+from toytf.training.driver import Trainer
 from toytf.training.learner import Learner
-from toytf.training.loop import Trainer
 
 FACTUAL_MODEL = Path(__file__).parents[3] / "configs" / "models" / "factual.yaml"
 

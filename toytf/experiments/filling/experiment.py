@@ -29,11 +29,10 @@ from toytf.memory.rank import decide_rank
 from toytf.memory.solver import Decision, Status, decide
 from toytf.randomness import generator
 from toytf.runs import Run
-from toytf.stopping import check_stop
 from toytf.task import EVAL
+from toytf.training.driver import Trainer, drive, every
 from toytf.training.freezing import trainable_ever
 from toytf.training.learner import SeedLearner
-from toytf.training.loop import Trainer
 from toytf.words import listed
 
 BREAK = Group(
@@ -252,15 +251,9 @@ def build_learner(training: TrainExperimentConfig, seed: int) -> SeedLearner:
 
 def train_finitely(learner: SeedLearner) -> int:
     """Train to the end, or until a loss or a weight is not finite; the steps up to the last look that found none."""
-    trainer, good = Trainer(learner, learner.config), 0
-    for step in trainer.steps():
-        if step % LOOK_EVERY == 0 or step == learner.config.steps:
-            check_stop()
-            seen = (trainer.loss_sum, *learner.parameters.values())
-            if not bool(torch.stack([values.detach().isfinite().all() for values in seen]).all()):
-                return good
-            good = step
-    return good
+    trainer, looks = Trainer(learner, learner.config), every(LOOK_EVERY, learner.config.steps)
+    drive(trainer, stop_when=lambda step: looks(step) and trainer.diverged() != [None])
+    return trainer.step if trainer.diverged() == [None] else max(0, trainer.step - 1) // LOOK_EVERY * LOOK_EVERY
 
 
 def storable(parts: Iterable[Holder]) -> float | None:
