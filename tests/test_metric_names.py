@@ -60,7 +60,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "factual/capacity_quick.yaml": {
         **FEW_STEPS, "goal": 0.15, "resolution": 0.9, "learning_rates": [5e-2], "seq_len": 3, "dimensions": [8, 12, 16],
     },
-    "factual/heatmap_quick.yaml": {**FEW_STEPS, "heads": [3, 6], "widths": [1, 8]},
     "factual/dynamics_random.yaml": {
         "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,
     },

@@ -182,7 +182,6 @@ SIZES: dict[str, tuple[str, list[str], str]] = {
     "stored": ("capacity/scores", ["n=100000000"], "n = 100,000,000"),
     "fact_dimension": ("factual/capacity_quick", ["dimensions=[1000000000]"], "dimensions = 1,000,000,000"),
     "checked": ("factual/capacity_quick", ["check_sequences=1000000000000"], "check_sequences = 1,000,000,000,000"),
-    "grid": ("factual/heatmap_quick", ["widths=[1000000000]"], "widths = 1,000,000,000"),
     "dynamics": ("factual/dynamics", ["n_subjects=1000000", "n_noise=1000000"], "n_subjects = 1,000,000"),
     "steps_of_three": ("bigram/three_steps", ["n_tokens=1000000"], "n_tokens = 1,000,000"),
     "contexts": ("bigram/noise_learning", ["samples=[1000000000]"], "samples = 1,000,000,000"),

@@ -7,7 +7,6 @@ from tasks.bigram.noise_learning.config import NoiseLearningConfig
 from tasks.bigram.three_steps.config import ThreeStepsConfig
 from tasks.factual.capacity.config import FactCapacityConfig
 from tasks.factual.dynamics.config import FactDynamicsConfig
-from tasks.factual.grid.config import FactGridConfig
 from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig
 from toytf.experiments.capacity.config import CapacityConfig
@@ -52,8 +51,6 @@ STUDIES: dict[type, dict[str, Any]] = {
     ThreeStepsConfig: {"evaluation_samples": 64},
     # a table that is never learned has no metric: ten steps learn some more than 1 in 8, at every size
     FactCapacityConfig: {**FEW_STEPS, "resolution": 0.9, "seq_len": 3},
-    # an accuracy is measured whatever was learned
-    FactGridConfig: {"steps": 10, "check_every": 5, "batch_size": 64, "check_sequences": 64},
     # a stage that does not come has no metric: with these sizes all come, in every run
     FactDynamicsConfig: {
         "n_subjects": 8, "n_relations": 2, "n_answers": 2, "lr": 1.0, "steps": 600, "evaluate_every": 8,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import toytf
-from tests.tiny import FEW_STEPS, tiny
+from tests.tiny import tiny
 from toytf.config.plugins import load_config
 from toytf.config.shipped import config_files
 from toytf.experiments.launch import run_config
@@ -23,7 +23,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "bigram/three_steps_samples": {"samples": [64, 128]},
     "bigram/noise_learning": {"n_tokens": [8, 16], "noise_probabilities": [0.5], "samples": [16, 64, 256]},
     "factual/capacity_quick": {"dimensions": [8, 12, 16], "mixes": [[1, 2]]},
-    "factual/heatmap_quick": {**FEW_STEPS, "heads": [3, 6], "widths": [1, 8]},
     "factual/dynamics_random": {},
     "capacity/scores": {},
 }
@@ -59,18 +58,6 @@ def test_a_capacity_names_the_best_rule_first_beside_theory(tmp_path: Path) -> N
     assert all("(theory " in words for words in largest.values())
     by_rule = ", ".join(f"{rule} {words}" for rule, words in largest.items())
     assert story == f"Pairs stored without an error at d = 9: {by_rule}."
-
-
-@pytest.mark.parametrize("goal", [1e-4, 0.99])  # what every model reaches, and what none does in ten steps
-def test_a_grid_says_how_many_models_learn_and_which_is_best(goal: float, tmp_path: Path) -> None:
-    run, story = ended("factual/heatmap_quick", tmp_path, goal=goal)
-    reached = [run.summary[f"accuracy/H{H}_m{m}"] for H in (3, 6) for m in (1, 8)]
-    n = sum(accuracy >= goal for accuracy in reached)
-    assert story.startswith(f"{n} of 4 models know {percent(goal)} of the 256 facts or more. The ")
-    if goal < 0.5:
-        assert story.endswith("The smallest of them has 3 heads and 1 hidden unit.")
-    else:
-        assert f"The best knows {percent(max(reached))} and has " in story
 
 
 def test_samples_that_were_not_enough_are_said_to_be_more(tmp_path: Path) -> None:

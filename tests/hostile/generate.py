@@ -69,20 +69,6 @@ TINY: list[dict[str, Any]] = [
     {"experiment": "noise_learning", "n_tokens": [4, 5], "seq_len": 4, "samples": [2, 4], "repeats": 2, **QUIET},
     {"experiment": "three_steps", "n_tokens": 6, "seq_len": 5, "samples": [8], "evaluation_samples": 8, **QUIET},
     {"experiment": "fact_dynamics", "n_subjects": 4, "n_relations": 2, "n_answers": 2, "steps": 4, **QUIET},
-    {
-        "experiment": "fact_grid",
-        "heads": [1],
-        "widths": [0, 2],
-        "n_subjects": 2,
-        "n_relations": 2,
-        "n_answers": 2,
-        "d_model": 4,
-        "steps": 2,
-        "batch_size": 4,
-        "check_sequences": 4,
-        "check_every": 1,
-        **QUIET,
-    },
 ]
 """A small one of every kind, so that a change that is valid runs in a blink."""
 

@@ -10,7 +10,7 @@ import pytest
 from markupsafe import escape
 
 import toytf
-from tests.tiny import COPY, FEW_STEPS, THIRD_PARTY, tiny
+from tests.tiny import COPY, THIRD_PARTY, tiny
 from toytf.config.plugins import load_config
 from toytf.config.shipped import config_files
 from toytf.experiments.launch import run_config
@@ -30,7 +30,6 @@ SHORTER: dict[str, dict[str, Any]] = {
     "three_steps": {"samples": [64, 128]},
     "noise_learning": {"n_tokens": [8, 16], "samples": [16, 64]},
     "fact_capacity": {"dimensions": [8, 12, 16], "mixes": [[1, 2], [1, 4]], "n_heads": 8},
-    "fact_grid": {**FEW_STEPS, "heads": [3, 6, 12, 24], "widths": [1, 8, 16, 32]},
     "scaling/grid": {"dimensions": [2, 3], "batches": [16, 64], "samples": [64], "learning_rates": [1, 10]},
     "scaling/grid_quick": {"dimensions": [2, 3], "batches": [16, 64], "samples": [64]},
     "scaling/muon_evenly": {"dimensions": [16], "steps": 400, "evaluations": 4},

@@ -207,14 +207,18 @@ def test_a_shipped_sweep_is_valid_and_says_what_it_shows_in_two_lines(name: str)
 def test_shipped_sweeps_are_listed_and_found_by_name(invoke: "Callable[..., Ended]") -> None:
     listed = invoke("list", "configs").out
     assert all(f"  {name} " in listed for name in sweep_files())
-    assert {"sweeps/tiny", "sweeps/induction", "sweeps/facts", "sweeps/rates"} == {*sweep_files()}
+    assert {"facts", "facts_boundary", "facts_paper", "induction", "rates", "tiny"} == {
+        name.removeprefix("sweeps/") for name in sweep_files()
+    }
     with pytest.raises(UserError, match=r"did you mean sweeps/tiny\?"):
         plan_sweep("sweeps/tiyn")
 
 
 def test_the_facts_sweep_draws_the_boundary_of_the_paper() -> None:
     """H d_head d = 1280 is a wall, and m d = 2300 − H d_head d / 2 beyond it (Nichani et al. 2024, Fig. 4 right)."""
-    (figure,) = plan_sweep("sweeps/facts").asked.section.figures
+    coarse, full = (plan_sweep(name).asked.section for name in ("sweeps/facts", "sweeps/facts_paper"))
+    assert full.figures == coarse.figures
+    (figure,) = coarse.figures
     (line,) = figure.lines
     assert {x for x, y in line.points if y > 2300 - 1280 / 2} == {1280}
     assert all(y == 2300 - x / 2 for x, y in line.points[1:])

@@ -1,4 +1,4 @@
-"""The config of the experiment `fact_capacity`, and what it shares with `fact_grid`."""
+"""The config of the experiment `fact_capacity`."""
 
 import math
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -29,7 +29,7 @@ def hidden_units(beta: float, d_model: int) -> int:
 
 
 class FactTrainingsConfig(SeededConfig):
-    """What the two experiments share: when a model counts as knowing a table, and how it is trained."""
+    """When a model counts as knowing a table, and how it is trained."""
 
     goal: Annotated[float, Field(gt=0, le=1)] = 0.99
     """The accuracy at which training ends and the table counts as stored; it is confirmed on further sequences."""

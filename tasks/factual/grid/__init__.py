@@ -1,1 +1,0 @@
-"""The experiment `fact_grid`: which models learn one table of facts."""
