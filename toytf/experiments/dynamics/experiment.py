@@ -13,7 +13,7 @@ import torch
 from toytf.experiments.dynamics.config import DynamicsConfig
 from toytf.experiments.dynamics.findings import findings
 from toytf.experiments.dynamics.measures import OfSeed
-from toytf.experiments.dynamics.plane import Plane, planar
+from toytf.experiments.dynamics.plane import planar
 from toytf.experiments.dynamics.systems import System, planar_matrix, signed, systems, tokens
 from toytf.experiments.dynamics.trajectory import law, simulate
 from toytf.experiments.study import Drawn, Study, factors
@@ -59,10 +59,12 @@ class Dynamics(Study[System]):
         for i, seed in enumerate(seeds):
             association = tokens(config, case, seed)
             assert association.weights is not None
-            plane = _planar(association) if config.is_planar else None
-            last = None if margins is None else margins[-1]
-            p, least = association.weights.cpu().numpy(), _least_sharpness(association, plane)
-            measured = OfSeed(config, case, found, i, p, last, plane, least)
+            p = association.weights.cpu().numpy()
+            plane, least = planar(signed(association).cpu().numpy(), p) if config.is_planar else None, None
+            if plane is not None and plane.minimiser is not None:
+                gamma = torch.tensor(plane.minimiser, dtype=torch.float64)
+                least = sharpness_of(association, planar_matrix(gamma).to(association.keys))
+            measured = OfSeed(config, case, found, i, p, None if margins is None else margins[-1], plane, least)
             for row, step in enumerate(found.recorded):
                 here: list[Measurement | Drawn] = [*measured.at_step(row)]
                 if step == config.steps:
@@ -77,7 +79,8 @@ class Dynamics(Study[System]):
         if len(self.cases()) > MOST_DRAWN:
             return
         config, case, found, plane = self.config, measured.system, measured.found, measured.plane
-        title = _said(case)
+        words = {"a": case.correlation, "p1": case.p, "d": case.d}
+        title = ", ".join(f"{name} = {value:g}" for name, value in words.items() if value is not None)
         yield Drawn(self._figure("loss", case), lambda: figures.losses(config, found, title))
         yield Drawn(self._figure("margins", case), lambda: figures.margins(config, found, margins, title))
         if plane is not None:
@@ -101,21 +104,3 @@ class Dynamics(Study[System]):
                 if figure is not None:
                     yield self._figure(name, case), figure
         yield from over_systems(self.config, run.table)
-
-
-def _planar(association: Association) -> Plane:
-    assert association.weights is not None
-    return planar(signed(association).cpu().numpy(), association.weights.cpu().numpy())
-
-
-def _least_sharpness(association: Association, plane: Plane | None) -> float | None:
-    if plane is None or plane.minimiser is None:
-        return None
-    gamma = torch.tensor(plane.minimiser, dtype=torch.float64)
-    return sharpness_of(association, planar_matrix(gamma).to(association.keys))
-
-
-def _said(case: System) -> str:
-    """The setting of a system in words, for titles."""
-    words = {"a": case.correlation, "p1": case.p, "d": case.d}
-    return ", ".join(f"{name} = {value:g}" for name, value in words.items() if value is not None)

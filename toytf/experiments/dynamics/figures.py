@@ -40,10 +40,12 @@ def losses(config: DynamicsConfig, found: Trajectory, title: str) -> go.Figure:
                 line={**line, "shape": shape},
             )  # fmt: skip
             figure.add_trace(trace, row=row, col=1)
+    of_rates = [(loss, spike) for loss in found.loss[:, 0].T for spike in spikes(loss.tolist())]
     for benign, symbol in ((True, "circle-open"), (False, "x")):
-        peaks = [peak for i in range(len(config.learning_rates)) for peak in _peaks(found.loss[:, 0, i], benign)]
-        if peaks:
-            x, y = zip(*peaks, strict=True)
+        some = [(loss, spike) for loss, spike in of_rates if spike.benign == benign]
+        if some:
+            x = [spike.first + int(loss[spike.first : spike.last + 1].argmax()) for loss, spike in some]
+            y = [float(loss[step]) for (loss, _), step in zip(some, x, strict=True)]
             name = "spike, made good later" if benign else "spike, not made good"
             marker = {"symbol": symbol, "size": 9, "color": "black", "line": {"width": 2, "color": "black"}}
             figure.add_trace(go.Scatter(x=x, y=y, name=name, mode="markers", marker=marker), row=1, col=1)
@@ -83,18 +85,19 @@ def over_systems(config: DynamicsConfig, table: pd.DataFrame) -> Iterator[tuple[
         yield "edge", edge(config, edges)
     final = over_seeds(table[(table["group"] == LOSS.name) & ~table["variant"]])
     if len(config.learning_rates) > 2 and len(final) <= CURVES * len(config.learning_rates):
-        found = series(final, "lr", lambda row: _setting(row, final) or MEASURED)
-        yield (
-            "step_sizes",
-            scaling_curves(
-                found, f"Loss after {config.steps} steps by step size", x="step size η", y="loss (nats)", guides={}
-            ),
-        )
+        curve_of = series(final, "lr", lambda row: _setting(row, final) or MEASURED)
+        title = f"Loss after {config.steps} steps by step size"
+        yield "step_sizes", scaling_curves(curve_of, title, x="step size η", y="loss (nats)", guides={})
     times = table[(table["group"] == TIME.name) & (table["name"] == "first_right")]
     if "correlation" in table and table["correlation"].nunique() > 1 and len(config.learning_rates) > 1:
         yield "map", step_size_map(config, table, times)
     if len(config.seeds) > 1 and (table["group"] == EXCESS.name).any():
-        yield "excess", excesses(table)
+        last = last_of_each(table[(table["group"] == EXCESS.name) & (table["name"] == "")])
+        found = last["value"].to_numpy(dtype=float)
+        yield "excess", histograms(
+            {"excess error": {"seeds": found}}, "What the lowest cross-entropy costs in errors, over seeds",
+            lines={"excess error": {"mean": float(found.mean())}}, x="its error minus that of the best direction",
+        )  # fmt: skip
 
 
 def edge(config: DynamicsConfig, rows: pd.DataFrame) -> go.Figure:
@@ -132,23 +135,6 @@ def step_size_map(config: DynamicsConfig, table: pd.DataFrame, times: pd.DataFra
     figure.update_xaxes(title="step size η", row=len(shares))
     title = f"First step at which all tokens are right (never: not within {config.steps} steps)"
     return styled(figure, title, height=120 + (60 + 28 * len(correlations)) * len(shares))
-
-
-def excesses(table: pd.DataFrame) -> go.Figure:
-    """How much the lowest cross-entropy costs in errors, over seeds."""
-    last = last_of_each(table[(table["group"] == EXCESS.name) & (table["name"] == "")])
-    found = last["value"].to_numpy(dtype=float)
-    return histograms(
-        {"excess error": {"seeds": found}}, "What the lowest cross-entropy costs in errors, over seeds",
-        lines={"excess error": {"mean": float(found.mean())}}, x="its error minus that of the best direction",
-    )  # fmt: skip
-
-
-def _peaks(loss: np.ndarray, benign: bool) -> Iterator[tuple[int, float]]:
-    for spike in spikes(loss.tolist()):
-        if spike.benign == benign:
-            step = spike.first + int(loss[spike.first : spike.last + 1].argmax())
-            yield step, float(loss[step])
 
 
 def _panels(titles: Sequence[str]) -> go.Figure:

@@ -4,17 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from toytf.experiments.dynamics.config import DynamicsConfig
-from toytf.experiments.dynamics.measures import (
-    ERROR,
-    EXCESS,
-    FORGOTTEN,
-    GROWTH,
-    LARGE,
-    LAW,
-    LOSS,
-    SPIKES,
-    TIME,
-)
+from toytf.experiments.dynamics.measures import ERROR, EXCESS, FORGOTTEN, GROWTH, LARGE, LAW, LOSS, SPIKES, TIME
 from toytf.experiments.dynamics.systems import System
 from toytf.measurement import Group, Quantity, flat
 from toytf.report.story import amount, percent
@@ -42,7 +32,15 @@ def findings(config: DynamicsConfig, cases: Sequence[System], run: Run, unsaid: 
             f"N (M − 1) / (M η t) is {told(LAW, '', lr)}."
         )
     elif len(cases) > MOST:
-        yield _all_settings(config, [_Told(run.summary, case, (*unsaid,)) for case in cases])
+        settings = [(_Told(run.summary, case, (*unsaid,)), lr) for case in cases for lr in config.learning_rates]
+        right = sum(one.has(TIME, "first_right", lr) for one, lr in settings)
+        counts = [[run.summary[one.name(SPIKES, name, lr)] for name in ("", "benign")] for one, lr in settings]
+        spiked = [pair for pair in counts if pair[0] > 0]
+        good = sum(events == benign for events, benign in spiked)
+        yield (
+            f"In {right} of {len(settings)} settings all tokens are right at some step within {config.steps}; the loss "
+            f"spikes in {len(spiked)}, and in {good} of these every spike is made good."
+        )
     elif told.has(LOSS, "", rates[0]):
         yield f"After {counted(config.steps, 'step')}{where}: {'; '.join(_of_rate(told, lr) for lr in some)}."
     if told.has(EXCESS, "best") and told.summary[told.name(EXCESS, "best")] > 0:
@@ -54,19 +52,6 @@ def findings(config: DynamicsConfig, cases: Sequence[System], run: Run, unsaid: 
             f"No direction has an error below {told(EXCESS, 'best')}, and the lowest cross-entropy has "
             f"{told(EXCESS, 'minimiser')}{of_seeds}."
         )
-
-
-def _all_settings(config: DynamicsConfig, cases: Sequence["_Told"]) -> str:
-    """In how many settings all tokens are right, and what became of spikes."""
-    settings = [(told, lr) for told in cases for lr in config.learning_rates]
-    right = sum(told.has(TIME, "first_right", lr) for told, lr in settings)
-    counts = [[told.summary[told.name(SPIKES, name, lr)] for name in ("", "benign")] for told, lr in settings]
-    spiked = [pair for pair in counts if pair[0] > 0]
-    good = sum(events == benign for events, benign in spiked)
-    return (
-        f"In {right} of {len(settings)} settings all tokens are right at some step within {config.steps}; the loss "
-        f"spikes in {len(spiked)}, and in {good} of these every spike is made good."
-    )
 
 
 def _of_rate(told: "_Told", lr: float) -> str:

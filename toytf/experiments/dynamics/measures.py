@@ -148,46 +148,45 @@ class OfSeed:
     """The sharpness where the cross-entropy is lowest; None if that is nowhere, or not known."""
 
     def at_step(self, row: int) -> Iterator[Measurement]:
-        """Curves at one of the steps that have rows."""
-        found, step = self.found, self.found.recorded[row]
-        for i, lr in enumerate(self.config.learning_rates):
-            at = self.seed, i
-            yield LOSS.measurement(found.loss[step][at], lr=lr, theory=self._law_loss(i), ideal=self._lowest_loss)
-            yield ERROR.measurement(found.error[step][at], lr=lr, ideal=self._best_error)
+        """Curves at one of the steps that have rows, beside what is lowest of any matrix, if it is known."""
+        config, found, step, plane = self.config, self.found, self.found.recorded[row], self.plane
+        lowest = best = 0.0 if config.is_orthonormal else None
+        if plane is not None:
+            lowest, best = plane.lowest_loss, plane.best_error
+        others = config.system.n_outputs - 1 if isinstance(config.system, RandomConfig) else 1
+        for i, lr in enumerate(config.learning_rates):
+            at, by_law = (self.seed, i), None
+            if self.law is not None:  # all other scores being equal: Σ p log(1 + (M − 1) e^−m)
+                by_law = float(self.p @ np.logaddexp(0, np.log(others) - self.law[i]))
+            yield LOSS.measurement(found.loss[step][at], lr=lr, theory=by_law, ideal=lowest)
+            yield ERROR.measurement(found.error[step][at], lr=lr, ideal=best)
             yield MARGIN.measurement(found.smallest[step][at], "smallest", lr=lr)
             yield EDGE.measurement(found.edge[row][at], lr=lr)
 
     def at_end(self) -> Iterator[Measurement]:
-        """What the whole curves say."""
+        """What the whole curves say. A step that never came has no number."""
+        found = self.found
         for i, lr in enumerate(self.config.learning_rates):
-            yield from self._spikes(i, lr)
-            yield from self._times(i, lr)
+            losses, error = found.loss[:, self.seed, i].tolist(), found.error[:, self.seed, i]
+            events = spikes(losses)
+            yield SPIKES.measurement(len(events), lr=lr)
+            yield SPIKES.measurement(sum(event.benign for event in events), "benign", lr=lr)
+            yield SPIKES.measurement(increases(losses), "increases", lr=lr)
+            right, wrong = np.flatnonzero(error == 0), np.flatnonzero(error > 0)
+            yield TIME.measurement(right[0] if len(right) else None, "first_right", lr=lr)
+            yield TIME.measurement(wrong[-1] if len(wrong) else None, "last_error", lr=lr)
+            yield ERROR.measurement(error.min(), "best", lr=lr)
+            yield FORGOTTEN.measurement(error[-1] - error.min(), lr=lr)
             yield from self._margins(i, lr)
             yield from self._sharpness(i, lr)
             for step in self.config.report_at:
-                yield LOSS.measurement(self.found.loss[step, self.seed, i], lr=lr, at=step)
-                yield ERROR.measurement(self.found.error[step, self.seed, i], lr=lr, at=step)
+                yield LOSS.measurement(found.loss[step, self.seed, i], lr=lr, at=step)
+                yield ERROR.measurement(found.error[step, self.seed, i], lr=lr, at=step)
         if self.plane is not None and isinstance(self.config.system, PlaneConfig):
             yield EXCESS.measurement(self.plane.excess)
             yield EXCESS.measurement(self.plane.minimiser_error, "minimiser")
             yield EXCESS.measurement(self.plane.best_error, "best")
             yield EXCESS.measurement(float(self.plane.excess > LARGE), "large")
-
-    def _spikes(self, i: int, lr: float) -> Iterator[Measurement]:
-        losses = self.found.loss[:, self.seed, i].tolist()
-        events = spikes(losses)
-        yield SPIKES.measurement(len(events), lr=lr)
-        yield SPIKES.measurement(sum(event.benign for event in events), "benign", lr=lr)
-        yield SPIKES.measurement(increases(losses), "increases", lr=lr)
-
-    def _times(self, i: int, lr: float) -> Iterator[Measurement]:
-        """A step that never came has no number."""
-        error = self.found.error[:, self.seed, i]
-        right, wrong = np.flatnonzero(error == 0), np.flatnonzero(error > 0)
-        yield TIME.measurement(right[0] if len(right) else None, "first_right", lr=lr)
-        yield TIME.measurement(wrong[-1] if len(wrong) else None, "last_error", lr=lr)
-        yield ERROR.measurement(error.min(), "best", lr=lr)
-        yield FORGOTTEN.measurement(error[-1] - error.min(), lr=lr)
 
     def _margins(self, i: int, lr: float) -> Iterator[Measurement]:
         config, found, at = self.config, self.found, (self.seed, i)
@@ -212,20 +211,3 @@ class OfSeed:
         yield EDGE.measurement(self.found.edge[0, self.seed, i], "start", lr=lr, theory=predicted)
         if self.least_sharpness is not None:
             yield EDGE.measurement(lr * self.least_sharpness / 2, "minimum", lr=lr)
-
-    def _law_loss(self, i: int) -> float | None:
-        """The loss of the law's margins, all other scores being equal: Σ p log(1 + (M − 1) e^−m)."""
-        if self.law is None:
-            return None
-        others = self.config.system.n_outputs - 1 if isinstance(self.config.system, RandomConfig) else 1
-        return float(self.p @ np.logaddexp(0, np.log(others) - self.law[i]))
-
-    @property
-    def _lowest_loss(self) -> float | None:
-        """Of any matrix, if it is known."""
-        return 0.0 if self.config.is_orthonormal else None if self.plane is None else self.plane.lowest_loss
-
-    @property
-    def _best_error(self) -> float | None:
-        """The same of errors."""
-        return 0.0 if self.config.is_orthonormal else None if self.plane is None else self.plane.best_error

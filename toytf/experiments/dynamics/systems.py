@@ -44,7 +44,13 @@ def tokens(config: DynamicsConfig, system: System, seed: int) -> Association:
             keys = torch.tensor([[1, 0], [a, math.sqrt(1 - a**2)]], dtype=torch.float64)
             found = keys, torch.eye(2), torch.tensor([p, 1 - p], dtype=torch.float64)
         case PlaneConfig() as plane:
-            found = _on_circle(plane, seed), torch.eye(2), torch.as_tensor(theory.zipf(plane.n_tokens, plane.alpha))
+            if plane.angles is None:
+                drawn = torch.rand(plane.n_tokens, generator=generator(seed, "angles"), dtype=torch.float64)
+                angles = 2 * math.pi * drawn
+            else:
+                angles = torch.deg2rad(torch.tensor(plane.angles, dtype=torch.float64))
+            keys = torch.stack([angles.cos(), angles.sin()], 1)
+            found = keys, torch.eye(2), torch.as_tensor(theory.zipf(plane.n_tokens, plane.alpha))
         case RandomConfig() as random:
             N, M, d = random.n_inputs, random.n_outputs, system.d or 1
             keys, values = _vectors(random, seed, "keys", N, d), _vectors(random, seed, "values", M, d)
@@ -71,15 +77,6 @@ def planar_matrix(gamma: Float[Tensor, "2"]) -> Float[Tensor, "2 2"]:
 def signed(association: Association) -> Float[Tensor, "n 2"]:
     """The tokens of a plane so that all margins are z_x · γ: those of the second value turned around."""
     return association.keys * (1 - 2 * association.targets[:, None])
-
-
-def _on_circle(plane: PlaneConfig, seed: int) -> Float[Tensor, "n 2"]:
-    if plane.angles is None:
-        drawn = torch.rand(plane.n_tokens, generator=generator(seed, "angles"), dtype=torch.float64)
-        angles = 2 * math.pi * drawn
-    else:
-        angles = torch.deg2rad(torch.tensor(plane.angles, dtype=torch.float64))
-    return torch.stack([angles.cos(), angles.sin()], 1)
 
 
 def _vectors(random: RandomConfig, seed: int, purpose: str, rows: int, d: int) -> Float[Tensor, "rows d"]:

@@ -106,8 +106,11 @@ class FillingConfig(SeededConfig):
         content |= {name: getattr(self, name).model_dump() for name in SECTIONS}
         content["probes"] = [probe.model_dump() for probe in self.probes]
         content = overlay(content, changes)
-        for key, value in given.items():
-            content = overlay(content, _nested(key, value))
+        for key, value in given.items():  # model.d_model, 64 as {"model": {"d_model": 64}}
+            nested: Any = value
+            for name in reversed(key.split(".")):
+                nested = {name: nested}
+            content = overlay(content, nested)
         return validate(TypeAdapter(TrainExperimentConfig), content, label)
 
     def needs(self) -> list[Need]:
@@ -132,11 +135,3 @@ def _leaves(nested: Mapping[str, Any], path: str) -> Iterator[tuple[str, tuple[N
             raise UserError(f"sizes.{shortened(name)} should be a list of numbers, got {shortened(str(value))}")
         else:
             yield name, tuple(value)
-
-
-def _nested(key: str, value: Number) -> Mapping[str, Any]:
-    """`model.d_model`, 64 as {"model": {"d_model": 64}}."""
-    nested: Any = value
-    for name in reversed(key.split(".")):
-        nested = {name: nested}
-    return dict(nested)

@@ -154,7 +154,10 @@ class Filling(Study[Case]):
         """What the probes find after training, and accuracy and loss by role; of a diverged training nothing."""
         training = self.config.training(case.setting, case.size, seed)
         learner = build_learner(training, seed)
-        before = {name: [_copy(part.memory) for part in parts] for name, parts in _contents(learner).items()}
+        before = {
+            name: [part.memory.detach().clone() if isinstance(part.memory, torch.Tensor) else None for part in parts]
+            for name, parts in _contents(learner).items()
+        }
         steps = train_finitely(learner)
         yield STEPS.measurement(steps)
         if steps < training.train.steps:
@@ -162,9 +165,14 @@ class Filling(Study[Case]):
         after = _contents(learner)
         frozen = {name for name, parts in after.items() if training.train.steps and _same(parts, before.get(name, []))}
         followed = {*(self.config.memories or after)} - frozen
-        for measured in _evaluated(learner):
-            if measured.quantity.at.get("memory", "") in ("", *followed):
-                yield _in_no_short_table(measured)
+        evaluation = learner.evaluate(learner.config.steps)
+        found = [one for one in evaluation.measurements if one.quantity.group.name == EVAL.name]
+        found += [one for result in evaluation.results.values() for one in result.measurements]
+        for measured in found:
+            quantity = measured.quantity
+            if quantity.at.get("memory", "") in ("", *followed):
+                # In no short table: there are too many of them, and the breaks say what they say together.
+                yield replace(measured, quantity=replace(quantity, group=replace(quantity.group, headline=())))
         for name, parts in after.items():
             if name in followed:
                 can, trained = storable(parts), train_alone(parts, seed)
@@ -187,14 +195,11 @@ class Filling(Study[Case]):
         for named, curve in learned.groupby(["memory", "setting"], sort=False):
             memory, setting = map(str, cast(tuple[Any, ...], named))
             place = crossing(finite(zip(curve["size"].map(order), curve["recall"], strict=True)), WHOLE)
-            yield BREAK_SIZE.measurement(self._size_at(place), memory=memory, setting=setting)
-
-    def _size_at(self, place: float | None) -> float | None:
-        """The size at a place between two of the list."""
-        if place is None:
-            return None
-        sizes, below = self.config.case_sizes, int(place)
-        return sizes[below] + (place - below) * (sizes[below + 1] - sizes[below])
+            size = None
+            if place is not None:  # between two of the list
+                low, high = self.config.case_sizes[int(place) : int(place) + 2]
+                size = low + (place - int(place)) * (high - low)
+            yield BREAK_SIZE.measurement(size, memory=memory, setting=setting)
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Recall, margins, spectra and which pairs are lost, against the load."""
@@ -306,33 +311,12 @@ def _contents(learner: SeedLearner) -> dict[str, list[Holder]]:
     return {name: wholes for name, (wholes, _) in by_name(learner.task.holders(learner.model)).items()}
 
 
-def _copy(memory: Readable) -> torch.Tensor | None:
-    """What a matrix is now; None for another map."""
-    return memory.detach().clone() if isinstance(memory, torch.Tensor) else None
-
-
 def _same(parts: Sequence[Holder], before: Sequence[torch.Tensor | None]) -> bool:
     """Are these the matrices that there were before training? Heads may have come to hold something, or nothing."""
     return len(parts) == len(before) and all(
         then is not None and isinstance(part.memory, torch.Tensor) and torch.equal(part.memory, then)
         for part, then in zip(parts, before, strict=True)
     )
-
-
-def _evaluated(learner: SeedLearner) -> Iterator[Measurement]:
-    """All that the probes measure, and accuracy and loss by role."""
-    evaluation = learner.evaluate(learner.config.steps)
-    for measured in evaluation.measurements:
-        if measured.quantity.group.name == EVAL.name:
-            yield measured
-    for result in evaluation.results.values():
-        yield from result.measurements
-
-
-def _in_no_short_table(measured: Measurement) -> Measurement:
-    """The same; there are too many of them, and the breaks say what they say together."""
-    quantity = measured.quantity
-    return replace(measured, quantity=replace(quantity, group=replace(quantity.group, headline=())))
 
 
 def _where(curve: pd.DataFrame) -> str:

@@ -24,7 +24,8 @@ def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Fi
     for memory in found["memory"].unique():
         own = found[found["memory"] == memory]
         title = f"Recall of {memory} as the model is filled"
-        if _same_vectors(own):
+        hebbian = own[own["rule"] == "hebbian"].groupby(["seed", "size"])["recall"]
+        if (hebbian.max() == hebbian.min()).all():  # the vectors are the same in every setting
             yield f"recall_{memory}", _recall(own, title)
         else:
             for setting, rows in own.groupby("setting", sort=False):
@@ -34,12 +35,9 @@ def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Fi
             continue
         margins = _by_setting(measured, "margin", MARGINS)
         if margins:
-            yield f"margins_{memory}", _with_limit(
-                scaling_curves(
-                    margins, f"Margins of {memory}: the largest smallest margin in theory is dashed", x=LOAD,
-                    y="margin over the best rival (standard deviations of a score)", guides={}, log_y=False,
-                )
-            )  # fmt: skip
+            title = f"Margins of {memory}: the largest smallest margin in theory is dashed"
+            y = "margin over the best rival (standard deviations of a score)"
+            yield f"margins_{memory}", _with_limit(scaling_curves(margins, title, x=LOAD, y=y, guides={}, log_y=False))
         spectra = _by_setting(measured, "spectrum", {"fourth_moment": "⟨s⁴⟩"})
         if spectra:
             title = f"Spectrum of {memory}: spread of singular values (dashed: Gaussian)"
@@ -48,20 +46,9 @@ def filling_figures(table: pd.DataFrame, role: str) -> Iterator[tuple[str, go.Fi
         lost = _by_setting(measured, "lost", LOST)
         if lost:
             title = f"Which pairs {memory} loses: P(a lost pair is …)"
-            yield (
-                f"lost_{memory}",
-                _with_limit(
-                    scaling_curves(
-                        lost, title, x=LOAD, y="probability", guides={"no relation": lambda load: 0.5}, log_y=False
-                    )
-                ),
-            )
-
-
-def _same_vectors(rows: pd.DataFrame) -> bool:
-    """Are the vectors of a memory the same in every setting, so that a rule makes the same of them?"""
-    hebbian = rows[rows["rule"] == "hebbian"].groupby(["seed", "size"])["recall"]
-    return bool((hebbian.max() == hebbian.min()).all())
+            guides = {"no relation": lambda load: 0.5}
+            figure = scaling_curves(lost, title, x=LOAD, y="probability", guides=guides, log_y=False)
+            yield f"lost_{memory}", _with_limit(figure)
 
 
 def _recall(rows: pd.DataFrame, title: str) -> go.Figure:
@@ -105,13 +92,8 @@ def _mean_curve(rows: pd.DataFrame, column: str) -> Series:
     theory = by_size["theory"].mean() if "theory" in rows else pd.Series(dtype=float)
     curve = Series()
     for size in loads.sort_values().index:
-        predicted, spread = theory.get(size), spreads[size]
-        curve.add(
-            float(loads[size]),
-            float(means[size]),
-            None if pd.isna(spread) else float(spread),
-            None if predicted is None or pd.isna(predicted) else float(predicted),
-        )
+        known = [None if pd.isna(value) else float(value) for value in (spreads[size], theory.get(size, float("nan")))]
+        curve.add(float(loads[size]), float(means[size]), *known)
     return curve
 
 
