@@ -24,17 +24,11 @@ def pick_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError):
-        raise UserError(f'device = "{name}": this machine has none{_why_not(name)}') from None
-
-
-def _why_not(name: str) -> str:
-    """What is missing for a device, if this build of torch cannot use any of its kind."""
-    kind = name.partition(":")[0]
-    if kind == "cuda" and torch.version.cuda is None:
-        return (
-            f" (torch {torch.__version__} is built without CUDA: install a build with CUDA, as the PyTorch site says)"
-        )
-    return ""
+        why = ""
+        if name.startswith("cuda") and torch.version.cuda is None:
+            install = "install a build with CUDA, as the PyTorch site says"
+            why = f" (torch {torch.__version__} is built without CUDA: {install})"
+        raise UserError(f'device = "{name}": this machine has none{why}') from None
 
 
 def build_task(config: TaskConfig, device: torch.device) -> Task:

@@ -1,6 +1,6 @@
 """Which path to the logits knows the facts: the direct one from attention, or the one through the feed-forward part.
 
-L = L_direct + L_FF as in `tasks.factual.paths`.
+L = L_direct + L_FF as in `tasks.factual.streams`.
 """
 
 from jaxtyping import Float
@@ -9,8 +9,7 @@ from torch import Tensor
 from probes.factual.additivity import two_way, unknown_pairs
 from probes.factual.config import FactStorageProbeConfig
 from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction
-from tasks.factual.paths import Paths
-from tasks.factual.streams import by_pair
+from tasks.factual.streams import Paths, by_pair
 from tasks.factual.tables import fact_tables
 from tasks.factual.task import FactualTask
 from toytf.measurement import Group, Headline

@@ -57,15 +57,21 @@ def _found(task: "BigramTask", model: ToyTransformer, batch: Batch, strength: fl
     """How often the best position holds the right token; strength: of a Hebbian W_KQ1, None if it is as learned."""
     scored = batch.roles[task.goal].nonzero()
     scored = scored[:: -(-len(scored) // CASES)]
-    attention = _attention(model, batch) if strength is None else _hebbian_attention(task, model, batch, strength)
-    stream = _lengths(task, model)
+    if strength is None:  # as the model has learned it
+        kept = Kept("blocks.0.attn.hook_pattern")
+        model.stream(batch.tokens, kept, stop=1)
+        attention = kept["blocks.0.attn.hook_pattern"][:, 0]
+    else:
+        attention = _hebbian_attention(task, model, batch, strength)
+    stream, W = _lengths(task, model), model.W_OV(0)[0]
+    C = W.T @ W
     noise = theory.trigger_noise(
         model.config.d_model,
         len(memories(model, task)["W_KQ2"].association.keys),
         stream.remapped,
         position=stream.position,
         position_remapped=stream.position_remapped,
-        anisotropy=_anisotropy(model.W_OV(0)[0]),
+        anisotropy=max(1.0, float(len(W) * C.square().sum() / C.trace() ** 2)),  # 1 for a rotation
         gathered=min(1.0, float(attention.square().sum(-1).mean())),
         others=float(task.unigram[task.trigger_frequency > 0].sum().clamp(0, 1)),
     )
@@ -87,19 +93,6 @@ def _lengths(task: "BigramTask", model: ToyTransformer) -> _Lengths:
     p, unit = model.pos_embed.W_pos[: task.n_positions], _length2(model.embed.W_E)
     triggers = memories(model, task)["W_KQ2"].association.values
     return _Lengths(*(_length2(vectors) / unit for vectors in (triggers, p, model.read(Slot("OV", 0), p))))
-
-
-def _anisotropy(W: Float[Tensor, "d d"]) -> float:
-    """s = d tr(C²) / (tr C)², C = WᵀW: 1 for a rotation."""
-    C = W.T @ W
-    return max(1.0, float(len(W) * C.square().sum() / C.trace() ** 2))
-
-
-def _attention(model: ToyTransformer, batch: Batch) -> Float[Tensor, "batch query key"]:
-    """The attention of layer 1, as the model has learned it."""
-    kept = Kept("blocks.0.attn.hook_pattern")
-    model.stream(batch.tokens, kept, stop=1)
-    return kept["blocks.0.attn.hook_pattern"][:, 0]
 
 
 def _hebbian_attention(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from toytf.measurement import Headline, Measurement, Reference
@@ -76,13 +76,6 @@ def to_beat(floors: Sequence[Measurement]) -> list[Measurement]:
     return [replace(one, quantity=replace(one.quantity, group=group)) for one in floors]
 
 
-def _followed_by_another(batch: Batch, token: int) -> Bool[Tensor, "batch position"]:
-    """Has this trigger been followed, earlier, by something else than the given token?"""
-    informative = batch.roles["trigger"] & (batch.targets != token)
-    same = batch.tokens[:, :, None] == batch.tokens[:, None, :]
-    return (same & informative[:, None, :]).tril(-1).any(2)
-
-
 def optimal_levels(
     batch: Batch,
     bigram: Float[Tensor, "token token"],
@@ -98,7 +91,9 @@ def optimal_levels(
     known = batch.roles["in_context"]
     alpha, token = noise or (0.0, -1)
     if alpha:
-        known = known & _followed_by_another(batch, token)
+        informative = batch.roles["trigger"] & (batch.targets != token)
+        same = batch.tokens[:, :, None] == batch.tokens[:, None, :]
+        known = known & (same & informative[:, None, :]).tril(-1).any(2)  # has been followed by something else
         output_distribution = (1 - alpha) * output_distribution
         output_distribution[:, token] += alpha
     p = torch.where(batch.roles["trigger"][..., None], output_distribution[batch.tokens], bigram[batch.tokens])

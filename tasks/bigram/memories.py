@@ -33,8 +33,11 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
     p = e[:0]
     if model.pos_embed is not None:
         p = model.pos_embed.W_pos.detach()[: task.n_positions]  # a test may have shorter sequences than the model
+        # how often a position holds the first output of a trigger: there the previous position must be found
+        needed = torch.nn.functional.pad(task.survey.roles["first_seen"].float().mean(0)[:-1], (1, 0))
+        rotated = model.config.position == "sinusoidal" and not model.config.trains("pos_embed.W_pos")
         memories["W_KQ1"] = Memory(
-            previous_position(p, _first_outputs(task)),
+            previous_position(p, needed),
             Slot("KQ", 0),
             views=[
                 ({"criterion": "causal"}, previous_position(p, causal=True)),
@@ -45,7 +48,7 @@ def bigram_memories(task: "BigramTask", model: ToyTransformer) -> dict[str, Memo
             job_weighted="look one position back, weighted by how often that is needed: recall",
             beside_keys=torch.cat([p[:1], e]),
             beside_values=torch.cat([p[-1:], e]),
-            unlimited=_rotated(model),
+            unlimited="its values are its keys, rotated" if rotated else "",  # by one rotation
         )
     if model.config.n_layers < 2:
         return memories
@@ -133,20 +136,8 @@ def _same_token(
     return Association(keys[tokens], values[tokens], n, weights, key_names=chosen, value_names=chosen)
 
 
-def _rotated(model: ToyTransformer) -> str:
-    """Sinusoidal positions that are not trained: one rotation takes each to the one before it."""
-    fixed = model.config.position == "sinusoidal" and not model.config.trains("pos_embed.W_pos")
-    return "its values are its keys, rotated" if fixed else ""
-
-
 def _without(vectors: Float[Tensor, "token d"], tokens: Int[Tensor, "n"]) -> Float[Tensor, "rest d"]:
     """The vectors of all other tokens."""
     kept = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device)
     kept[tokens] = False
     return vectors[kept]
-
-
-def _first_outputs(task: "BigramTask") -> Float[Tensor, "position"]:
-    """How often a position holds the first output of a trigger: there the previous position must be found."""
-    first_seen = task.survey.roles["first_seen"].float().mean(0)
-    return torch.nn.functional.pad(first_seen[:-1], (1, 0))

@@ -160,9 +160,8 @@ class BigramTask(Task):
         trapped = contains_trapped(tokens[:, shown:], triggers, output_of)
         clean_start = output_of.gather(1, chain[:, :1]) < 0
         if shown:
-            counter = torch.cat(
-                [torch.full_like(triggers, -1, dtype=counter.dtype), counter], dim=1
-            )  # −1: shown, not scored
+            not_scored = torch.full_like(triggers, -1, dtype=counter.dtype)
+            counter = torch.cat([not_scored, counter], dim=1)
         in_context = counter >= 2
         roles = {
             "all": counter >= 0,

@@ -20,17 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tasks.factual.ideal import (
-    parts_of,
-    query_tokens,
-    query_vector,
-    selector,
-    silence,
-    value_matrix,
-    write_ideal,
-    write_kq,
-    write_ov,
-)
+from tasks.factual import ideal
 from tasks.factual.ideal_values import read_out
 from tasks.factual.memories import DRAWS, factual_memories
 from tasks.factual.tables import FactTables, fact_tables, why_no_tables
@@ -65,7 +55,9 @@ def factual_grafts(task: "FactualTask", model: ToyTransformer, rule: str, streng
     """W_KQ1, W_OV1 and, with a feed-forward part, FF1."""
     if rule == "construction":
         beta = model.config.beta
-        grafts = [Graft((part,), partial(_construct, task=task, beta=beta, part=part)) for part in parts_of(model)]
+        grafts = [
+            Graft((part,), partial(_construct, task=task, beta=beta, part=part)) for part in ideal.parts_of(model)
+        ]
         trial = copy.deepcopy(model)
         for graft in grafts:
             graft.implant(trial)
@@ -88,7 +80,7 @@ def factual_grafts(task: "FactualTask", model: ToyTransformer, rule: str, streng
 
 
 def _construct(model: ToyTransformer, *, task: "FactualTask", beta: dict[str, float], part: str) -> None:
-    write_ideal(task, model, beta, [part])
+    ideal.write_ideal(task, model, beta, [part])
 
 
 def _selectors(
@@ -96,18 +88,18 @@ def _selectors(
 ) -> Callable[[ToyTransformer], None]:
     """k_h of every head; one that owns nothing attends to everything alike."""
     phi, scores = exact(tables.vectors), exact(tables.scores.mean(0))
-    q, keys = query_vector(phi[query_tokens(task)]), []
+    q, keys = ideal.query_vector(phi[ideal.query_tokens(task)]), []
     for own, learned in zip(owns, scores, strict=True):
         others = torch.ones(len(phi), dtype=torch.bool)
         others[own] = False
         above = torch.where(others, 0.0, learned - learned[others].mean())
-        keys.append(strength * selector(phi, above, rule))
+        keys.append(strength * ideal.selector(phi, above, rule))
 
     def implant(model: ToyTransformer) -> None:
         attn = model.attention(0)
-        silence(attn.W_Q, attn.W_K)
+        ideal.silence(attn.W_Q, attn.W_K)
         for head, k in enumerate(keys):
-            write_kq(attn, head, q, k)
+            ideal.write_kq(attn, head, q, k)
 
     return implant
 
@@ -116,7 +108,7 @@ def _values(
     task: "FactualTask", tables: FactTables, owns: list[list[int]], rule: str, strength: float
 ) -> Callable[[ToyTransformer], None]:
     """W_OV of every head that owns tokens."""
-    phi, asking, written = exact(tables.vectors), query_tokens(task), {}
+    phi, asking, written = exact(tables.vectors), ideal.query_tokens(task), {}
     for head, own in enumerate(owns):
         if not own:
             continue
@@ -125,14 +117,14 @@ def _values(
             unit = phi[own] / phi[own].square().sum(1, keepdim=True)
             W = hebbian(Association(unit, said, torch.arange(len(own)))).T
         else:
-            W = value_matrix(phi[own + [z for z in asking if z not in own]], said)
+            W = ideal.value_matrix(phi[own + [z for z in asking if z not in own]], said)
         written[head] = W, said
 
     def implant(model: ToyTransformer) -> None:
         attn = model.attention(0)
-        silence(attn.W_V, attn.W_O)
+        ideal.silence(attn.W_V, attn.W_O)
         for head, (W, said) in written.items():
-            write_ov(attn, head, W, said)
+            ideal.write_ov(attn, head, W, said)
 
     return implant
 

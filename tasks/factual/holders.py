@@ -159,8 +159,14 @@ def values(task: "FactualTask", model: ToyTransformer, tables: FactTables, asked
         stored = Association(keys, U, own.targets, None, own.candidates, own.key_names, names)
         rank = len(heads) * width if len(heads) * width < min(W.shape) else None
         limits = set_limits(stored, rank) if own.of_relations else matrix_limits(stored, rank)
-        if len(heads) > 1 and limits is not None:
-            limits = _at_most_by_head(limits, stored, config.d_model, width, len(heads), of_sets=own.of_relations)
+        if (
+            len(heads) > 1 and limits is not None
+        ):  # at most what each alone would hold of the same pairs, of rank d_head
+            alone = replace(stored, keys=stored.keys[:, : config.d_model])
+            rank_alone = min(width, *alone.keys.shape)
+            each = set_limits(alone, rank_alone) if own.of_relations else matrix_limits(alone, width)
+            if each is not None:
+                limits = Limits(*(min(a, len(heads) * b) for a, b in zip(limits, each, strict=True)))
         yield Holder(asked.name, stored, W, len(heads) * weights, rank, head, job, limits)
 
 
@@ -180,13 +186,6 @@ def set_limits(association: Association, rank: int | None) -> Limits | None:
     kept = 1.0 if rank is None else top_energy(min(rank, d_in, d_out), d_in, d_out)
     fit = selector_capacity(max(1, round(d_in * d_out * kept)), round(n_keys * others))
     return Limits(fit, fit)
-
-
-def _at_most_by_head(limits: Limits, stored: Association, d: int, width: int, n_heads: int, *, of_sets: bool) -> Limits:
-    """What all heads hold together is at most what each alone would hold of the same pairs, of rank d_head each."""
-    alone = replace(stored, keys=stored.keys[:, :d])
-    each = set_limits(alone, min(width, *alone.keys.shape)) if of_sets else matrix_limits(alone, width)
-    return limits if each is None else Limits(*(min(a, n_heads * b) for a, b in zip(limits, each, strict=True)))
 
 
 def _read(

@@ -5,8 +5,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tasks.factual.paths import Paths
-from tasks.factual.streams import Replies, by_pair, replies
+from tasks.factual.streams import Paths, Replies, by_pair, replies
 from tasks.factual.table import FactTable
 from tasks.factual.tables import fact_tables, why_no_tables
 from tasks.factual.task import FactualTask

@@ -6,6 +6,7 @@ With thousands of facts and answers, logits of all answers are never held for al
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from einops import rearrange
@@ -15,7 +16,7 @@ from torch import Tensor
 from tasks.factual.tables import at_the_end, fact_tables, in_chunks, why_no_tables, width_of
 from tasks.factual.task import FactualTask
 from toytf.memory.association import margins_of
-from toytf.models.transformer import Block, ToyTransformer, no_hook
+from toytf.models.transformer import Block, FeedForward, ToyTransformer, no_hook
 from toytf.sharing import shared
 
 
@@ -113,3 +114,40 @@ def by_pair(
     table = values.new_full((len(task.subjects), len(task.relations), *values.shape[1:]), gap)
     table[s, r] = values
     return table
+
+
+# The direct path, and the one through the feed-forward part
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """What the two paths from attention to the logits give for every fact, in so many draws of the noise.
+
+    L = L_direct + L_FF,   L_direct = aᵀ U,   L_FF = FF(a)ᵀ U,   a = the stream after attention
+
+    A path is removed by putting its mean over all facts in its place.
+    """
+
+    part: FeedForward
+    """It reads what attention gives."""
+    attended: Float[Tensor, "fact draw d"]
+    """a."""
+
+    @property
+    def direct(self) -> Float[Tensor, "fact draw d"] | None:
+        """a, if it goes past the feed-forward part."""
+        return self.part.skip(self.attended)
+
+    @cached_property
+    def through(self) -> Float[Tensor, "fact draw d"]:
+        """FF(a)."""
+        a = self.attended
+        return in_chunks(self.part, max(self.part.W_in.shape), a.flatten(0, 1)).view_as(a)
+
+    def right_without(self, task: FactualTask, U: Float[Tensor, "d answer"]) -> dict[str, Bool[Tensor, "fact draw"]]:
+        """Which facts are right without `feed_forward` and, if there is a direct path, without `direct`."""
+        constant = self.through.mean((0, 1)).expand_as(self.through)
+        streams = {"feed_forward": self.part.add(self.attended, constant)}
+        if self.direct is not None:
+            streams["direct"] = self.part.add(self.attended.mean((0, 1)), self.through)
+        return {path: facts_answered(x, task, U) for path, x in streams.items()}

@@ -74,47 +74,34 @@ class FactTable:
         p: Float[np.ndarray, "S R"] = mass / mass.sum()
         return p
 
-    def answer_distribution(
-        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
-    ) -> Float[np.ndarray, "A"]:
+    # p and H of answers, by the p(s) and p(r) that `pair_distribution` takes
+
+    def answer_distribution(self, *given: Distribution) -> Float[np.ndarray, "A"]:
         """p(a)."""
-        p: Float[np.ndarray, "A"] = self._joint(1, subject_distribution, relation_distribution).sum(0)
+        p: Float[np.ndarray, "A"] = self._joint(1, *given).sum(0)
         return p
 
-    def answers_given_relation(
-        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
-    ) -> Float[np.ndarray, "R A"]:
+    def answers_given_relation(self, *given: Distribution) -> Float[np.ndarray, "R A"]:
         """p(a|r)."""
-        return _normalised(self._joint(1, subject_distribution, relation_distribution))
+        return _normalised(self._joint(1, *given))
 
-    def answers_given_subject(
-        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
-    ) -> Float[np.ndarray, "S A"]:
+    def answers_given_subject(self, *given: Distribution) -> Float[np.ndarray, "S A"]:
         """p(a|s)."""
-        return _normalised(self._joint(0, subject_distribution, relation_distribution))
+        return _normalised(self._joint(0, *given))
 
-    def entropy(
-        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
-    ) -> float:
+    def entropy(self, *given: Distribution) -> float:
         """H(a) = −Σ_a p(a) ln p(a): the loss of a model that knows only how often each answer comes."""
-        return _entropy(self.answer_distribution(subject_distribution, relation_distribution))
+        return _entropy(self.answer_distribution(*given))
 
-    def conditional_entropy(
-        self, subject_distribution: Distribution | None = None, relation_distribution: Distribution | None = None
-    ) -> float:
+    def conditional_entropy(self, *given: Distribution) -> float:
         """H(a|r) = H(a, r) − H(r): the loss of a model that knows the relation but not the subject."""
-        joint = self._joint(1, subject_distribution, relation_distribution)
+        joint = self._joint(1, *given)
         return _entropy(joint) - _entropy(joint.sum(1))
 
-    def _joint(
-        self, axis: int, subject_distribution: Distribution | None, relation_distribution: Distribution | None
-    ) -> Float[np.ndarray, "n A"]:
+    def _joint(self, axis: int, *given: Distribution) -> Float[np.ndarray, "n A"]:
         """p(s, a) for axis 0, p(r, a) for axis 1."""
-        p, mass = (
-            self.pair_distribution(subject_distribution, relation_distribution),
-            np.zeros((self.answers.shape[axis], self.n_answers)),
-        )
-        np.add.at(mass, (self.pairs[:, axis], self.answers[self.known]), p[self.known])
+        mass = np.zeros((self.answers.shape[axis], self.n_answers))
+        np.add.at(mass, (self.pairs[:, axis], self.answers[self.known]), self.pair_distribution(*given)[self.known])
         return mass
 
     def restricted(self, subjects: Sequence[str] = (), relations: Sequence[str] = ()) -> "FactTable":

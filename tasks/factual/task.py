@@ -162,9 +162,7 @@ class FactualTask(Task):
         if role == "fact":
             return None
         in_set = self.sets[batch.latents["relation"]][:, None]
-        if role == "relation":
-            return Answers(right=in_set)
-        return Answers(candidates=in_set)
+        return Answers(right=in_set) if role == "relation" else Answers(candidates=in_set)
 
     @property
     def about(self) -> str:

@@ -6,7 +6,7 @@ proof: a longer training, another learning rate or still other initial weights m
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,7 +22,7 @@ from toytf.models.config import ModelConfig
 from toytf.randomness import generator
 from toytf.training.config import AdamWConfig, TrainConfig
 from toytf.training.driver import Trainer, drive
-from toytf.training.learner import Learner, SeedLearner, StackedLearner
+from toytf.training.learner import SeedLearner, StackedLearner
 from toytf.training.stacking import MOST, even_parts, worth_stacking
 
 
@@ -114,13 +114,16 @@ def _learners(config: FactTrainingsConfig, trial: Trial, lr: float) -> list[Seed
 def _train(config: FactTrainingsConfig, trials: Sequence[Trial], lr: float) -> list[list[float]]:
     """The best accuracy of every initialisation of each trial, all trained side by side.
 
-    At every look those of a table that one of them has learned end; so does one that has diverged. From
-    `prune_at` on only the best of each table goes on.
+    At every look those of a table that one of them has learned end; so does one that has diverged. From `prune_at` on
+    only the best of each table goes on.
     """
     rivals = [_learners(config, trial, lr) for trial in trials]
     learners = [learner for of_table in rivals for learner in of_table]
+    first, sizes = learners[0], learners[0].task.config.sizes()
+    stacked = sizes is not None and worth_stacking(first.config, first.model_config, sizes) > 1
+    programs = [StackedLearner(learners)] if stacked else learners  # however many there are: bits depend on it
+    trainers = [Trainer(program, first.config) for program in programs]
     best, diverged = dict.fromkeys(learners, 0.0), set[SeedLearner]()
-    trainers = [Trainer(program, learners[0].config) for program in _programs(learners)]
     for step in chain(range(config.check_every, config.steps, config.check_every), [config.steps]):
         for trainer in trainers:
             drive(trainer, until=step)
@@ -129,34 +132,22 @@ def _train(config: FactTrainingsConfig, trials: Sequence[Trial], lr: float) -> l
                 best[learner] = max(best[learner], _accuracy(config, learner, step))
                 if wrong is not None:
                     diverged.add(learner)
-        healthy = [[learner for learner in of_table if learner not in diverged] for of_table in rivals]
-        if step >= config.prune_at * config.steps:
-            healthy = [sorted(of_table, key=lambda learner: -best[learner])[:1] for of_table in healthy]
-        left = zip(rivals, healthy, strict=True)
-        going = {one for of_table, able in left if max(map(best.__getitem__, of_table)) < config.goal for one in able}
-        trainers = [kept for trainer in trainers if (kept := _of(trainer, going))]
+        going = set[SeedLearner]()
+        for of_table in rivals:
+            able = [learner for learner in of_table if learner not in diverged]
+            if step >= config.prune_at * config.steps:
+                able = sorted(able, key=lambda learner: -best[learner])[:1]
+            if max(best[learner] for learner in of_table) < config.goal:
+                going.update(able)
+        kept = [[i for i, one in enumerate(trainer.learner.members) if one in going] for trainer in trainers]
+        trainers = [
+            trainer if len(left) == len(trainer.learner.members) else trainer.of(left)
+            for trainer, left in zip(trainers, kept, strict=True)
+            if left
+        ]
         if not trainers:
             break
     return [[best[learner] for learner in of_table] for of_table in rivals]
-
-
-def _programs(learners: Sequence[SeedLearner]) -> Sequence[Learner]:
-    """What is computed at a time: one stack of all if their steps are small, else each alone.
-
-    However many there are: bits depend on it.
-    """
-    one = learners[0]
-    sizes = one.task.config.sizes()
-    stacked = sizes is not None and worth_stacking(one.config, one.model_config, sizes) > 1
-    return [StackedLearner(learners)] if stacked else learners
-
-
-def _of(trainer: Trainer, going: Collection[SeedLearner]) -> Trainer | None:
-    """The training of those members that go on; None if there are none."""
-    left = [i for i, learner in enumerate(trainer.learner.members) if learner in going]
-    if len(left) == len(trainer.learner.members):
-        return trainer
-    return trainer.of(left) if left else None
 
 
 def _accuracy(config: FactTrainingsConfig, learner: SeedLearner, step: int) -> float:

@@ -1,15 +1,8 @@
 """How a model is trained, evaluated and saved."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-)
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from toytf.config.sections import Config
 
@@ -58,12 +51,10 @@ class MuonConfig(Config):
     """How embeddings, the unembedding, biases and LayerNorm are trained, as far as they are not frozen."""
 
 
-def _default_to_adamw(given: Any) -> Any:
-    return {"kind": "adamw", **given} if isinstance(given, dict) else given
-
-
 Optimizer = Annotated[
-    SgdConfig | AdamWConfig | MuonConfig, Field(discriminator="kind"), BeforeValidator(_default_to_adamw)
+    SgdConfig | AdamWConfig | MuonConfig,
+    Field(discriminator="kind"),
+    BeforeValidator(lambda given: {"kind": "adamw", **given} if isinstance(given, dict) else given),
 ]
 
 

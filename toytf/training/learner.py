@@ -5,7 +5,7 @@ trained as one tensor program: its parameters have an axis of members in front, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,13 +21,13 @@ from toytf.models.config import ModelConfig
 from toytf.models.stack import Stack
 from toytf.models.tables import fast_forward
 from toytf.models.transformer import ToyTransformer
-from toytf.optimizers import SGD, AdamW, Moments, Muon, Optimizer, Rate, Several
+from toytf.optimizers import SGD, AdamW, Moments, Muon, Optimizer, Several
 from toytf.probe import Course, CourseProbe, Probe, ProbeResult, losses_of
 from toytf.randomness import generator
 from toytf.task import Batch, Task
 from toytf.timing import spent_on
 from toytf.training.compiling import compiled_forward
-from toytf.training.config import AdamWConfig, MuonConfig, SgdConfig, TrainConfig
+from toytf.training.config import AdamWConfig, SgdConfig, TrainConfig
 from toytf.training.gradients import accumulate_gradients, accumulate_stacked_gradients
 
 NORM = Group(
@@ -221,8 +221,15 @@ class StackedLearner(Learner):
         self.stack.share_gradients()
 
 
+MATRICES = "blocks.*.W_*"
+"""The parameters that are matrices between one stream and the next, as W_E, W_pos and W_U are not, by name."""
+
+
 def build_optimizer(learner: Learner, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The configured optimiser; parameters without a gradient are left alone, weight decay included."""
+    """The configured optimiser; parameters without a gradient are left alone, weight decay included.
+
+    Muon is for the matrices among the parameters; the others have AdamW.
+    """
     chosen = [member.config.optimizer for member in learner.members]
     one, stacked = chosen[0], isinstance(learner, StackedLearner)
     lr = [of.lr for of in chosen] if stacked else one.lr
@@ -231,28 +238,18 @@ def build_optimizer(learner: Learner, parameters: Iterable[nn.Parameter]) -> Opt
         return SGD(parameters, lr, momentum=one.momentum, weight_decay=weight_decay)
     if isinstance(one, AdamWConfig):
         return AdamW(parameters, lr, betas=one.betas, eps=one.eps, weight_decay=weight_decay)
-    return _muon(learner, {*parameters}, one, lr, weight_decay)
-
-
-MATRICES = "blocks.*.W_*"
-"""The parameters that are matrices between one stream and the next, as W_E, W_pos and W_U are not, by name."""
-
-
-def _muon(
-    learner: Learner, parameters: Set[nn.Parameter], config: MuonConfig, lr: Rate, weight_decay: Rate
-) -> Optimizer:
-    """Muon for the matrices among the parameters, and AdamW for the others."""
-    named = {name: parameter for name, parameter in learner.parameters.items() if parameter in parameters}
-    matrices = [parameter for name, parameter in named.items() if fnmatchcase(name, MATRICES)]
-    others = [parameter for name, parameter in named.items() if not fnmatchcase(name, MATRICES)]
+    trained, matrices, others = {*parameters}, list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in learner.parameters.items():
+        if parameter in trained:
+            (matrices if fnmatchcase(name, MATRICES) else others).append(parameter)
     if not matrices:
         raise UserError(
             "train.optimizer.kind = muon is for weight matrices of attention and feed-forward parts, but model.freeze "
             "leaves none of them to train: choose adamw"
         )
     muon = Muon(
-        matrices, lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=weight_decay,
-        newton_schulz_steps=config.newton_schulz_steps,
+        matrices, lr, momentum=one.momentum, nesterov=one.nesterov, weight_decay=weight_decay,
+        newton_schulz_steps=one.newton_schulz_steps,
     )  # fmt: skip
-    rest = config.rest
+    rest = one.rest
     return Several(muon, AdamW(others, rest.lr, betas=rest.betas, eps=rest.eps, weight_decay=rest.weight_decay))

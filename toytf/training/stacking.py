@@ -1,4 +1,7 @@
-"""How many trainings of one shape are worth stacking, from their sizes alone. Imports no torch."""
+"""How many trainings of one shape are worth stacking, and how many threads one is worth, from sizes alone.
+
+Imports no torch.
+"""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -58,3 +61,17 @@ def even_parts(items: Sequence[T], n_parts: int) -> Iterator[Sequence[T]]:
     for part in range(n_parts):
         start, stop = (len(items) * end // n_parts for end in (part, part + 1))
         yield items[start:stop]
+
+
+WORTH_TWO = 2**32
+"""Multiplications of a step from which on a second thread pays: it is then no slower beside a busy process either.
+
+Smaller steps spend too much of their time on waiting for each other's threads.
+"""
+
+
+def threads_for(config: TrainConfig, model: ModelConfig, task: TaskSizes) -> int:
+    """Two threads if a step has many multiplications, about B T d (d + T) in each layer, else one."""
+    T, d = task.n_positions, model.d_model
+    of_layer = T * d * (d + T)
+    return 2 if config.batch_size * model.n_layers * of_layer >= WORTH_TWO else 1

@@ -15,16 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks.bigram.memories import previous_position
+from tasks.bigram.three_steps import model
 from tasks.bigram.three_steps.config import ThreeStepsConfig
-from tasks.bigram.three_steps.model import (
-    InductionWeights,
-    Vectors,
-    axes,
-    axes_of_a_stream,
-    forward,
-    negative_gradient,
-    sample_sequences,
-)
 from toytf import theory
 from toytf.errors import RunFailed
 from toytf.experiments.study import Drawn, Study
@@ -162,7 +154,10 @@ class ThreeSteps(Study[ThreeStepsCase]):
             signals[name] = read(name, G, vectors).cpu()
             yield from _signals(config, name, signals[name])
             if name == "W_OV2" and vectors.remap is not None:
-                yield from _remapped_signal(config, G, vectors)
+                # what is stored of u_k ẽ_kᵀ besides, as layer 2 reads what layer 1 has moved
+                remapped = float((vectors.u @ G @ vectors.e_tilde.T).diagonal().mean())
+                by_theory = theory.remapped_signal(config.n_tokens, config.seq_len).diagonal
+                yield from _beside("W_OV2_remapped", remapped, by_theory)
             chance = association(name, vectors).chance
             yield RECALL.measurement(recall(name, G, vectors), name, ideal=1.0, chance=chance)
             yield from _accuracy(config, seed, weights, vectors, f"step{number}")
@@ -214,20 +209,20 @@ class ThreeSteps(Study[ThreeStepsCase]):
         return scaling_curves(measured, title, x="position t", y="signal", guides=guides)
 
 
-def draw(config: ThreeStepsConfig, seed: int) -> Vectors:
+def draw(config: ThreeStepsConfig, seed: int) -> model.Vectors:
     """The vectors of a seed; orthonormal ones are axes, the same for every seed."""
     N, T, residual = config.n_tokens, config.seq_len, config.model == "residual"
     if config.dimension is None:
-        return axes_of_a_stream(N, T, config.device) if residual else axes(N, T, config.device)
+        return model.axes_of_a_stream(N, T, config.device) if residual else model.axes(N, T, config.device)
     random, d = generator(seed, "vectors"), config.dimension
     e, second, u, p = (
         draw_vectors("normal_over_d", n, d, random, what="embedding").to(config.device)
         for n in (N, d if residual else N, N, T)
     )
-    return Vectors(e, e @ second.T, u, p, remap=second) if residual else Vectors(e, second, u, p)
+    return model.Vectors(e, e @ second.T, u, p, remap=second) if residual else model.Vectors(e, second, u, p)
 
 
-def read(name: str, W: Float[Tensor, "d_left d_right"], vectors: Vectors) -> Float[Tensor, "row column"]:
+def read(name: str, W: Float[Tensor, "d_left d_right"], vectors: model.Vectors) -> Float[Tensor, "row column"]:
     """The entries that the theorem is about: u_jᵀ W e_k, e_kᵀ W ẽ_j, p_tᵀ W p_r."""
     v = vectors
     left, right = {"W_OV2": (v.u, v.e), "W_KQ2": (v.e, v.e_tilde), "W_KQ1": (v.p, v.p)}[name]
@@ -239,7 +234,7 @@ def right_entries(name: str, entries: Float[Tensor, "row column"]) -> Float[Tens
     return entries.diagonal(-1)[:-1] if name == "W_KQ1" else entries.diagonal()
 
 
-def association(name: str, vectors: Vectors) -> Association:
+def association(name: str, vectors: model.Vectors) -> Association:
     """The pairs a matrix should recall: W_KQ1 among the keys r ≤ t for t = 2 … T−1, as T never holds an answer."""
     if name == "W_KQ1":
         every = previous_position(vectors.p, causal=True)
@@ -249,7 +244,7 @@ def association(name: str, vectors: Vectors) -> Association:
     return Association(vectors.e, values, torch.arange(len(vectors.e), device=vectors.e.device))
 
 
-def recall(name: str, W: Float[Tensor, "d_left d_right"], vectors: Vectors) -> float:
+def recall(name: str, W: Float[Tensor, "d_left d_right"], vectors: model.Vectors) -> float:
     """The fraction of pairs whose score is the largest; a query is left of W_KQ, an input right of W_OV."""
     return float(association(name, vectors).recall(W if name == "W_OV2" else W.T))
 
@@ -275,13 +270,13 @@ def rate(config: ThreeStepsConfig, name: str) -> float:
 
 
 def take_steps(
-    config: ThreeStepsConfig, samples: int, seed: int, vectors: Vectors
-) -> Iterator[tuple[str, Tensor, InductionWeights]]:
+    config: ThreeStepsConfig, samples: int, seed: int, vectors: model.Vectors
+) -> Iterator[tuple[str, Tensor, model.InductionWeights]]:
     """The three steps, one after the other: the matrix, its signal G, and the weights after W = η G."""
-    weights = InductionWeights.zero(vectors)
+    weights = model.InductionWeights.zero(vectors)
     for name in STEPS:
         fresh = batches(config, samples, vectors, seed, name)
-        G = negative_gradient(name, weights, vectors, fresh)
+        G = model.negative_gradient(name, weights, vectors, fresh)
         weights = replace(weights, **{name: rate(config, name) * G})
         yield name, G, weights
 
@@ -306,12 +301,6 @@ def _signals(config: ThreeStepsConfig, name: str, entries: Float[Tensor, "row co
     yield CORRELATION.measurement(float(correlation), name, ideal=1.0)
 
 
-def _remapped_signal(config: ThreeStepsConfig, G: Tensor, vectors: Vectors) -> Iterator[Measurement]:
-    """What step 1 stores of u_k ẽ_kᵀ besides, where layer 2 reads what layer 1 has moved."""
-    remapped = float((vectors.u @ G @ vectors.e_tilde.T).diagonal().mean())
-    yield from _beside("W_OV2_remapped", remapped, theory.remapped_signal(config.n_tokens, config.seq_len).diagonal)
-
-
 def _beside(name: str, measured: float, expected: float, **at: int) -> Iterator[Measurement]:
     """A signal beside theory, and their ratio."""
     yield SIGNAL.measurement(measured, name, theory=expected, **at)
@@ -319,12 +308,12 @@ def _beside(name: str, measured: float, expected: float, **at: int) -> Iterator[
 
 
 def _accuracy(
-    config: ThreeStepsConfig, seed: int, weights: InductionWeights, vectors: Vectors, when: str
+    config: ThreeStepsConfig, seed: int, weights: model.InductionWeights, vectors: model.Vectors, when: str
 ) -> Iterator[Measurement]:
     """Accuracy on fresh sequences, and how far attention of layer 2 is from uniform."""
     right, largest = (torch.zeros((), device=vectors.e.device) for _ in range(2))
     for tokens, answers in batches(config, config.evaluation_samples, vectors, seed, "evaluation"):
-        logits, attention = forward(weights, vectors, tokens)
+        logits, attention = model.forward(weights, vectors, tokens)
         right += (logits.argmax(1) == answers).sum()
         largest += attention.amax(1).sum()
     n, known = config.evaluation_samples, when == "read_out" and config.model == "clean"
@@ -333,7 +322,9 @@ def _accuracy(
     yield ATTENTION.measurement(float(largest) / n, f"largest_{when}", chance=1 / config.seq_len)
 
 
-def _read_out(config: ThreeStepsConfig, weights: InductionWeights, vectors: Vectors) -> InductionWeights:
+def _read_out(
+    config: ThreeStepsConfig, weights: model.InductionWeights, vectors: model.Vectors
+) -> model.InductionWeights:
     """W_KQ2 and W_KQ1 scaled until what they should store has the given mean score; a sign is kept."""
     scaled = {}
     for name in ("W_KQ2", "W_KQ1"):
@@ -344,14 +335,14 @@ def _read_out(config: ThreeStepsConfig, weights: InductionWeights, vectors: Vect
 
 
 def batches(
-    config: ThreeStepsConfig, n: int, vectors: Vectors, seed: int, purpose: str
+    config: ThreeStepsConfig, n: int, vectors: model.Vectors, seed: int, purpose: str
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """n fresh sequences, a chunk at a time."""
     widest = max(vectors.e.shape[1], vectors.e_tilde.shape[1], config.n_tokens)
     chunk = max(CHUNK // (config.seq_len * widest), 1)
     for start in range(0, n, chunk):
         random = generator(seed, purpose, start, device=config.device)
-        yield sample_sequences(min(chunk, n - start), config.n_tokens, config.seq_len, random)
+        yield model.sample_sequences(min(chunk, n - start), config.n_tokens, config.seq_len, random)
 
 
 def _remapped(config: ThreeStepsConfig) -> float:

@@ -65,26 +65,18 @@ def sample_sequences(
 def forward(
     weights: InductionWeights, vectors: Vectors, tokens: Int[Tensor, "n position"]
 ) -> tuple[Float[Tensor, "n token"], Float[Tensor, "n position"]]:
-    """Logits at the last position, and layer 2's attention from there."""
-    run_model = _clean if vectors.remap is None else _residual
-    return run_model(weights, vectors, tokens)
+    """Logits at the last position, and layer 2's attention from there.
 
-
-def _clean(
-    W: InductionWeights, v: Vectors, tokens: Int[Tensor, "n position"]
-) -> tuple[Float[Tensor, "n token"], Float[Tensor, "n position"]]:
-    """h_t = Σ_r softmax_{r≤t}(p_tᵀ W_KQ1 p_r) ẽ_{z_r};   logits = U W_OV2 Σ_t softmax_t(e_{z_T}ᵀ W_KQ2 h_t) e_{z_t}."""
-    e = v.e[tokens]
-    h = _causal(v.p @ W.W_KQ1 @ v.p.T) @ v.e_tilde[tokens]
-    attention = torch.einsum("nd,ntd->nt", e[:, -1] @ W.W_KQ2, h).softmax(1)
-    return torch.einsum("nt,ntd->nd", attention, e) @ W.W_OV2.T @ v.u.T, attention
-
-
-def _residual(
-    W: InductionWeights, v: Vectors, tokens: Int[Tensor, "n position"]
-) -> tuple[Float[Tensor, "n token"], Float[Tensor, "n position"]]:
-    """x_t = e_{z_t} + p_t;   h_t = x_t + W_OV1 Σ_r a¹_{tr} x_r;   logits = U (h_T + W_OV2 Σ_t a²_t h_t)."""
-    assert v.remap is not None
+    clean:     h_t = Σ_r softmax_{r≤t}(p_tᵀ W_KQ1 p_r) ẽ_{z_r},
+               logits = U W_OV2 Σ_t softmax_t(e_{z_T}ᵀ W_KQ2 h_t) e_{z_t}
+    residual:  x_t = e_{z_t} + p_t,   h_t = x_t + W_OV1 Σ_r a¹_{tr} x_r,   logits = U (h_T + W_OV2 Σ_t a²_t h_t)
+    """
+    W, v = weights, vectors
+    if v.remap is None:
+        e = v.e[tokens]
+        h = _causal(v.p @ W.W_KQ1 @ v.p.T) @ v.e_tilde[tokens]
+        attention = torch.einsum("nd,ntd->nt", e[:, -1] @ W.W_KQ2, h).softmax(1)
+        return torch.einsum("nt,ntd->nd", attention, e) @ W.W_OV2.T @ v.u.T, attention
     x = v.e[tokens] + v.p
     h = x + _causal(x @ W.W_KQ1 @ x.mT) @ x @ v.remap.T
     attention = torch.einsum("nd,ntd->nt", h[:, -1] @ W.W_KQ2, h).softmax(1)

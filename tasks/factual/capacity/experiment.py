@@ -185,19 +185,23 @@ class FactCapacity(Study[FactCapacityCase]):
         return {seed: (brackets[seed], n_trainings[seed]) for seed in seeds}
 
     def conclude(self, table: "pd.DataFrame") -> Iterator[Measurement]:
-        """Powers of the parameters, the gain by hidden units, and which searches found nothing."""
-        yield from self._exponents(_of_group(table, CAPACITY))
-        yield from self._gains(_of_group(table, DENSITY))
-        yield from self._failures(_of_group(table, CAPACITY))
+        """Powers of the parameters, the gain by hidden units, and which searches found nothing.
 
-    def _exponents(self, stored: "pd.DataFrame") -> Iterator[Measurement]:
-        """Slope of log facts against log parameters, over all cases, those with hidden units, and each mix."""
-        stored = stored.assign(n_parameters=[self.sizes(case).n_parameters for case in _cases_of(stored)])
+        A slope of log facts against log parameters is over all cases, those with hidden units, and each mix. A failure
+        is 0 or 1 for this seed, if a search of the same case failed in any seed: their mean says how often.
+        """
+        stored = _of_group(table, CAPACITY)
+        here, n_found = _cases_of(stored), Counter(_cases_of(_of_group(self.table, CAPACITY)))
+        stored = stored.assign(n_parameters=[self.sizes(case).n_parameters for case in here])
         fit = partial(power_law, group=EXPONENT, x="n_parameters", theory=1.0, points=3)
         yield from fit(stored, name="all")
         yield from fit(stored[stored["beta"] > 0], name="feed_forward")
         if len(self.config.mixes) > 1:
             yield from fit(stored, by=("alpha", "beta"))
+        yield from self._gains(_of_group(table, DENSITY))
+        for case in self.cases():
+            if n_found[case] < len(self.config.seeds):
+                yield FAILED.measurement(case not in here).placed(factors(case))
 
     def _gains(self, densities: "pd.DataFrame") -> Iterator[Measurement]:
         """Mean facts per parameter with hidden units over those without, at every d where no search failed.
@@ -209,26 +213,16 @@ class FactCapacity(Study[FactCapacityCase]):
             here = {case: self.sizes(case).n_parameters for case in self.cases() if case.d == d}
             without = [case for case in here if case.beta == 0]
             with_hidden = [case for case in here if case.beta > 0]
-            common = {here[case] for case in without} & {here[case] for case in with_hidden}
-            if common:
-                without, with_hidden = (
-                    [case for case in kind if here[case] in common] for kind in (without, with_hidden)
-                )
+            common = {here[case] for case in without} & {here[case] for case in with_hidden} or {*here.values()}
             if without and with_hidden and all(case in known for case in here):
                 mean_with, mean_without = (
-                    float(np.mean([known[case] for case in kind])) for kind in (with_hidden, without)
+                    float(np.mean([known[case] for case in kind if here[case] in common]))
+                    for kind in (with_hidden, without)
                 )
                 gains.append(mean_with / mean_without)
                 yield GAIN.measurement(gains[-1], d=d)
         if gains:
             yield GAIN.measurement(np.exp(np.mean(np.log(gains))), "all")
-
-    def _failures(self, stored: "pd.DataFrame") -> Iterator[Measurement]:
-        """0 or 1 for this seed, if a search of the same case failed in any seed: their mean says how often."""
-        here, n_found = _cases_of(stored), Counter(_cases_of(_of_group(self.table, CAPACITY)))
-        for case in self.cases():
-            if n_found[case] < len(self.config.seeds):
-                yield FAILED.measurement(case not in here).placed(factors(case))
 
     def findings(self, run: Run) -> Iterator[str]:
         """What the model with most parameters stores, and how facts grow with parameters."""

@@ -12,28 +12,8 @@ from typing import Any
 
 import torch
 
+from tasks.factual.dynamics import measures, model
 from tasks.factual.dynamics.config import FactDynamicsConfig
-from tasks.factual.dynamics.measures import (
-    PLATEAU,
-    STAGE,
-    Comparisons,
-    Curve,
-    FactEvaluation,
-    attention_weights,
-    evaluate,
-    floors,
-    stages,
-)
-from tasks.factual.dynamics.model import (
-    FactBatch,
-    LinearAttentionWeights,
-    constant_weights,
-    fact_counts,
-    negative_gradients,
-    predict,
-    sample_facts,
-    with_noise,
-)
 from tasks.factual.table import FactTable, random_table, structured_table
 from toytf.errors import RunFailed
 from toytf.experiments.study import Study
@@ -55,7 +35,7 @@ def fact_table(config: FactDynamicsConfig, seed: int) -> FactTable:
 
 def trajectory(
     config: FactDynamicsConfig, alpha: float, seed: int, table: FactTable
-) -> Iterator[tuple[int, LinearAttentionWeights, FactBatch]]:
+) -> Iterator[tuple[int, model.LinearAttentionWeights, model.FactBatch]]:
     """Step, weights, and sequences to evaluate them on, at every evaluation: the start, on the way, and the end.
 
     A flow is small and needs float64, which not every device has: it stays on the CPU.
@@ -66,25 +46,25 @@ def trajectory(
     draws = max(1, EVALUATED // len(table.pairs))
     pairs = torch.as_tensor(table.pairs, device=device).repeat(draws, 1)
     noise = config.n_noise, config.seq_len
-    all_facts = fact_counts(table, *noise)
+    all_facts = model.fact_counts(table, *noise)
 
-    def batch(step: int) -> FactBatch:
+    def batch(step: int) -> model.FactBatch:
         if flow:
             return all_facts
         assert config.batch_size is not None
-        return sample_facts(answers, config.batch_size, *noise, generator(seed, "train", step, device=device))
+        return model.sample_facts(answers, config.batch_size, *noise, generator(seed, "train", step, device=device))
 
-    def held_out(step: int) -> FactBatch:
+    def held_out(step: int) -> model.FactBatch:
         random = generator(seed, "evaluation", step, device=device)
-        return all_facts if flow else with_noise(pairs, answers, *noise, random)
+        return all_facts if flow else model.with_noise(pairs, answers, *noise, random)
 
     evaluated = held_out(0)
-    weights = constant_weights(evaluated, table.n_answers, attention=config.initial_attention(alpha), value=alpha)
+    weights = model.constant_weights(evaluated, table.n_answers, attention=config.initial_attention(alpha), value=alpha)
     yield 0, weights, evaluated
     for start in range(0, config.steps, config.evaluate_every):
         end = min(start + config.evaluate_every, config.steps)
         for step in range(start, end):
-            weights = weights.stepped(config.lr, negative_gradients(weights, batch(step)))
+            weights = weights.stepped(config.lr, model.negative_gradients(weights, batch(step)))
         yield end, weights, held_out(end)
 
 
@@ -121,30 +101,30 @@ class FactDynamics(Study[InitScale]):
     def steps(self, case: InitScale, seed: int) -> Iterator[tuple[int, list[Measurement]]]:
         """Every evaluation, and with the last what the whole curve says."""
         config, alpha, table = self.config, case.alpha, fact_table(self.config, seed)
-        evaluations: dict[int, FactEvaluation] = {}
+        evaluations: dict[int, measures.FactEvaluation] = {}
         comparisons, start = None, None
         for step, weights, facts in trajectory(config, alpha, seed, table):
             check_stop()
-            comparisons, start = comparisons or Comparisons.of(table, facts), start or weights
+            comparisons, start = comparisons or measures.Comparisons.of(table, facts), start or weights
             # A flow has no accuracy: it breaks the ties of the plateau rightly from the first step on.
-            log_p = predict(weights, facts.counts)
-            seen = evaluate(log_p, facts.answers, comparisons, accuracy=config.method == "sgd")
+            log_p = model.predict(weights, facts.counts)
+            seen = measures.evaluate(log_p, facts.answers, comparisons, accuracy=config.method == "sgd")
             if not seen.is_finite:
                 raise RunFailed(f"the loss is not finite at step {step}: lr = {config.lr:g} is too large")
             evaluations[step] = seen
             found = [*seen.measurements(config)]
             if step == config.steps:
-                found += stages(config, alpha, table, Curve.of(evaluations))
-                found += attention_weights(config, start, weights)
+                found += measures.stages(config, alpha, table, measures.Curve.of(evaluations))
+                found += measures.attention_weights(config, start, weights)
                 if alpha == min(config.init_scales):
-                    found += floors(table)  # the same for all
+                    found += measures.floors(table)  # the same for all
             yield step, found
 
     def findings(self, run: Run) -> Iterator[str]:
         """When relations, subjects and facts were learned from the smallest initial scale, and what the plateau was."""
         summary = run.summary
         parts = {"relation": "relations", "subject": "subjects", "within_set": "facts given the relation"}
-        stages = {flat(Quantity(STAGE, at={"part": part})): called for part, called in parts.items()}
+        stages = {flat(Quantity(measures.STAGE, at={"part": part})): called for part, called in parts.items()}
         came = sorted((name for name in stages if name in summary), key=lambda name: summary[name])
         if came:
             steps = (f"{stages[name]} by step {told(summary, name)}" for name in came)
@@ -157,7 +137,7 @@ class FactDynamics(Study[InitScale]):
         never = [called for name, called in stages.items() if not n_came[name]]
         if never:
             yield f"Not learned in {steps_taken} steps: {', '.join(never)}."
-        start, end, loss = (flat(Quantity(PLATEAU, name)) for name in ("start", "end", "loss"))
+        start, end, loss = (flat(Quantity(measures.PLATEAU, name)) for name in ("start", "end", "loss"))
         if {start, end, loss} <= summary.keys():
             steps_of = f"From step {amount(summary, start)} to {amount(summary, end)}"
             yield f"{steps_of} the model makes answers up: the loss stays at {told(summary, loss)}."
@@ -172,7 +152,7 @@ class FactDynamics(Study[InitScale]):
 
         config, table, summary = self.config, run.table, run.summary
         of_smallest = table[table["alpha"] == min(config.init_scales)]
-        names = {part: reference_name("theory", flat(Quantity(STAGE, at={"part": part}))) for part in STAGES}
+        names = {part: reference_name("theory", flat(Quantity(measures.STAGE, at={"part": part}))) for part in STAGES}
         expected = {part: summary[name] for part, name in names.items() if summary.get(name, math.inf) <= config.steps}
         yield "losses", losses(config, of_smallest, expected)
         yield "distances", distances(config, of_smallest, expected)

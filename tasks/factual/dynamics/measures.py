@@ -294,15 +294,11 @@ def evaluate(
         "marginal": comparisons.marginal,
     }
     distance = {part: (p - q).abs().sum(1) / 2 for part, q in known.items()}
-    by_role, by_place, by_part = _means(loss, probability, distance)
+    groups = (loss, probability, distance)
+    means = iter(torch.stack([values.mean() for group in groups for values in group.values()]).tolist())  # one wait
+    by_role, by_place, by_part = ({name: next(means) for name in group} for group in groups)
     is_right = float((log_p.argmax(1) == answers).float().mean()) if accuracy else None
     return FactEvaluation(by_role, by_place, by_part, is_right)
-
-
-def _means(*groups: Mapping[str, Tensor]) -> list[dict[str, float]]:
-    """The mean of every tensor; the device is waited for once."""
-    means = iter(torch.stack([values.mean() for group in groups for values in group.values()]).tolist())
-    return [{name: next(means) for name in group} for group in groups]
 
 
 def stages(config: FactDynamicsConfig, alpha: float, table: FactTable, curve: Curve) -> Iterator[Measurement]:

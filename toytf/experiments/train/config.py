@@ -15,8 +15,7 @@ from toytf.experiments.seeded import SeededConfig
 from toytf.models.config import ModelConfig
 from toytf.training.config import TrainConfig
 from toytf.training.footprint import training_needs
-from toytf.training.stacking import worth_stacking
-from toytf.training.threads import threads_for
+from toytf.training.stacking import threads_for, worth_stacking
 
 MOST_STACKED = 1024
 

@@ -242,13 +242,13 @@ def test_metrics_of_the_most_samples_have_plain_names(take: Run) -> None:
 
 def test_memory_does_not_grow_with_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = three_steps.sample_sequences
+    real = three_steps.model.sample_sequences
 
     def watched(n: int, *rest: Any) -> Any:
         asked.append(n)
         return real(n, *rest)
 
-    monkeypatch.setattr(three_steps, "sample_sequences", watched)
+    monkeypatch.setattr(three_steps.model, "sample_sequences", watched)
     config = configured(n_tokens=512, seq_len=16)
     assert sum(len(answers) for _, answers in batches(config, 1000, draw(config, 0), 0, "x")) == 1000
     assert max(asked) * 512 * 16 <= three_steps.CHUNK
