@@ -2,8 +2,8 @@
 
 docs/metrics.md lists every group of metrics as the code declares it. docs/results.md lists every claim: its words come
 from configs/claims, its numbers from docs/claims.json. After a new check, `python -m docs.generate DIR/claims.json`
-takes the numbers that `toytf claims --out DIR` wrote into docs/claims.json first. docs/performance.md shows what
-`toytf bench --json benchmarks/measured.json` measured.
+takes the numbers that `toytf claims --out DIR` wrote into docs/claims.json first. docs/performance.md is
+docs/performance.template with the numbers that `toytf bench --json benchmarks/measured.json` measured.
 """
 
 import ast
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from docs.markdown import filled, table
-from docs.performance import performance_page
 from toytf.claims import Claim, Expectation, compare, load_claim
 from toytf.config.compose import read_config
 from toytf.config.plugins import plugins
@@ -32,6 +31,7 @@ from toytf.task import EVAL, meanings_by_role
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 CLAIMS = DOCS / "claims.json"
+MEASURED = ROOT / "benchmarks" / "measured.json"
 METRIC_NAMES = ROOT / "tests" / "golden" / "metric_names.txt"
 MARK = "<!-- Below: written by `make docs` from the groups that the code declares. Change those. -->"
 VERDICTS = ("refuted", "not reached", "confirmed")
@@ -335,6 +335,36 @@ def metrics_page() -> str:
     """docs/metrics.md with its list written anew; what is above the mark is written by hand."""
     by_hand = (DOCS / "metrics.md").read_text(encoding="utf-8").partition(MARK)[0]
     return f"{by_hand}{MARK}\n\n{_groups()}"
+
+
+# Performance
+
+
+class Measured(float):
+    """A number of a benchmark, which the template shows as `{steps[birth_ratio]:times}`."""
+
+    def __format__(self, way: str) -> str:
+        value = float(self)
+        shown = {
+            "times": f"{value:.2g} ×" if value < 10 else f"{value:,.0f} ×",
+            "times_precisely": f"{value:.2f} ×",
+            "seconds": f"{value:.2f} s",
+            "percent": f"{100 * value:.0f} %" if value >= 0.01 else f"{100 * value:.1f} %",
+            "millions": f"{value / 1e6:.0f} million",
+            "power": f"{value:z.2f}",
+            "whole": f"{value:.0f}",
+        }
+        if way == "seconds" and value < 1:
+            return f"{1000 * value:.2g} ms" if value < 0.1 else f"{1000 * value:.0f} ms"
+        return shown[way]
+
+
+def performance_page() -> str:
+    """docs/performance.md: every number of every benchmark in its place."""
+    measured = json.loads(MEASURED.read_bytes())
+    machine = measured.pop("machine")
+    found = {name: {key: Measured(value) for key, value in numbers.items()} for name, numbers in measured.items()}
+    return (DOCS / "performance.template").read_text(encoding="utf-8").format(machine=machine, **found)
 
 
 # All

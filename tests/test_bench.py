@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from toytf.benchmarks.neighbour import BUSY, spinning
 from toytf.benchmarks.operations import product_operations
 from toytf.benchmarks.training import learner_of, step_of
 
-from docs.performance import MEASURED, SECTIONS, performance_page
+from docs.generate import DOCS, MEASURED
 from tasks.factual.config import FactualConfig
 from tasks.factual.task import FactualTask
 from toytf import bench
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from conftest import Ended
 
 BENCHMARKS: dict[str, Any] = plugins("benchmarks")
+LAST = {name: numbers for name, numbers in json.loads(MEASURED.read_bytes()).items() if name != "machine"}
 
 
 # --- operations
@@ -189,7 +191,7 @@ def test_a_benchmark_says_what_it_measures_and_what_its_keys_mean(name: str) -> 
     assert (sys.modules[measure.__module__].__doc__ or "").strip()
     explained = measure.__doc__ or ""
     assert "ratio:" in explained
-    for key in SECTIONS[name].keys:
+    for key in LAST[name]:
         of_every_case = [f"…_{part}" for part in (key.partition("_")[2], key.rpartition("_")[2])]
         assert any(name in explained for name in (key, *of_every_case)), key
 
@@ -197,41 +199,9 @@ def test_a_benchmark_says_what_it_measures_and_what_its_keys_mean(name: str) -> 
 # --- the page
 
 
-def sample() -> dict[str, dict[str, Any]]:
-    """Every key of every benchmark, each with a number that no other has."""
-    keys = [(name, key) for name, section in SECTIONS.items() for key in sorted(section.keys)]
-    found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
-    for i, (name, key) in enumerate(keys):
-        found[name][key] = 1000.0 + i
-    return {**found, "machine": {**bench.machine(), "processor": "a processor"}}
-
-
-def test_the_page_has_every_benchmark() -> None:
-    assert set(SECTIONS) == set(BENCHMARKS)
-
-
-def test_the_page_shows_every_number() -> None:
-    measured = sample()
-    page = performance_page(measured)
-    assert "a processor" in page
-    assert "–" not in page
-    for name, section in SECTIONS.items():
-        assert f"{measured[name]['ratio']:,.0f} ×" in page
-        cells = [cell for one in section.tables for row in one.rows for cell in row if not isinstance(cell, str)]
-        assert all(cell.of(measured[name]) in page for cell in cells)
-
-
-def test_the_page_leaves_out_what_was_not_measured() -> None:
-    measured = sample()
-    del measured["growth"]
-    page = performance_page(measured)
-    assert "## How a step grows" not in page
-    assert "## Starting" in page
-
-
-def test_what_was_measured_last_has_the_keys_that_the_page_shows() -> None:
-    measured = json.loads(MEASURED.read_bytes())
-    assert {name: set(numbers) for name, numbers in measured.items() if name != "machine"} == {
-        name: section.keys for name, section in SECTIONS.items()
-    }
-    assert all(next(iter(numbers)) == "ratio" for name, numbers in measured.items() if name != "machine")
+def test_the_page_shows_every_number_of_every_benchmark() -> None:
+    template = (DOCS / "performance.template").read_text(encoding="utf-8")
+    shown = {field for _, field, _, _ in Formatter().parse(template) if field and not field.startswith("machine")}
+    assert shown == {f"{name}[{key}]" for name, numbers in LAST.items() for key in numbers}
+    assert set(LAST) == set(BENCHMARKS)
+    assert all(next(iter(numbers)) == "ratio" for numbers in LAST.values())
