@@ -4,7 +4,7 @@ import textwrap
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import IO, TYPE_CHECKING, Self, cast
 
@@ -19,7 +19,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from toytf.errors import one_line, printable
 from toytf.measurement import Measurement, Quantity
@@ -238,18 +238,22 @@ def print_end(run: "Run", story: Story, *, verbose: bool) -> None:
 def _print_short_table(summary: Mapping[str, float], known: Mapping[str, Quantity]) -> int:
     """The headlines of a summary; gives the number of other metrics."""
     short = short_table(summary, known)
-    table = Table(show_edge=False, pad_edge=False, header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("")
-    for column in ("measured", *short.columns):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("metric", overflow="fold")
-    for cells in short.cells():
+    measured = [Column(name, justify="right", no_wrap=True) for name in ("measured", *short.columns)]
+    print_rows([Column(), *measured, Column("metric", overflow="fold")], short.cells())
+    return short.others
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[Iterable[str]]) -> None:
+    """A table without borders."""
+    table = Table(
+        *columns, show_edge=False, pad_edge=False, header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for cells in rows:
         table.add_row(*(escape(one_line(cell)) for cell in cells))
     console = wide_console()
     with console.capture() as drawn:
         console.print(table, highlight=False)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()))  # noqa: T201
-    return short.others
 
 
 def print_table(summary: Mapping[str, float], known: Mapping[str, Quantity], *, variants: bool = False) -> None:

@@ -56,19 +56,30 @@ class _Axes:
 
 def sweep_figures(sweep: "Sweep", measured: "pd.DataFrame") -> Iterator[tuple[str, go.Figure]]:
     """The figures of a sweep by name: those of its section, or those that its factors call for."""
-    if sweep.section.figures:
-        for i, given in enumerate(sweep.section.figures, 1):
-            axes = _Axes(given.x, given.y, given.color)
-            rows = _rows(sweep, measured, given.metric, axes)
-            if len(rows):
-                yield f"{i}_{_file_name(given.metric)}", _drawn(sweep, given, axes, rows)
-        return
-    for metric in sweep.shown:
-        for name, kind, axes in _chosen(sweep):
-            rows = _rows(sweep, measured, metric, axes)
-            if len(rows):
-                figure = FigureConfig(kind=kind, metric=metric, x=axes.x, y=axes.y, color=axes.color)
-                yield f"{_file_name(metric)}{name}", _drawn(sweep, figure, axes, rows)
+    planned = [
+        (f"{i}_{_file_name(given.metric)}", given, _Axes(given.x, given.y, given.color))
+        for i, given in enumerate(sweep.section.figures, 1)
+    ] or [
+        (_file_name(metric) + name, FigureConfig(kind=kind, metric=metric, x=axes.x, y=axes.y, color=axes.color), axes)
+        for metric in sweep.shown
+        for name, kind, axes in _chosen(sweep)
+    ]
+    known = {member.id: {**member.known, **member.at} for member in sweep.members}
+    for name, given, axes in planned:
+        own = sweep.rows_of(measured, given.metric)
+        rows = own[["run", "seed", "value", *KINDS]].copy()  # one a seed, with a column for each axis
+        for axis, expression in axes.named().items():
+            rows[axis] = [_hashable(value_of(expression, known[run])) for run in own["run"]]
+        if rows.empty:
+            continue
+        mean = f", mean over {listed(axes.averaged)}" if axes.averaged else ""
+        against = listed(list(axes.named().values()))
+        title = given.title or f"{given.metric} by {against}{mean}{', as a map' if axes.y else ''}"
+        if given.kind == "heatmap":
+            figure = heat_map(rows, title, x=given.x, y=str(given.y), lines=given.lines)
+        else:
+            figure = curves(rows, title, axes, metric=given.metric, log=given.x in sweep.log, lines=given.lines)
+        yield name, figure.update_layout(meta={"says": sweep.meaning(given.metric)})
 
 
 def _file_name(metric: str) -> str:
@@ -111,34 +122,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _rows(sweep: "Sweep", measured: "pd.DataFrame", metric: str, axes: _Axes) -> "pd.DataFrame":
-    """The values of a metric, one row a seed, with a column for each axis."""
-    own = sweep.rows_of(measured, metric)
-    found = own[["run", "seed", "value", *KINDS]].copy()
-    known = {member.id: {**member.known, **member.at} for member in sweep.members}
-    for name, expression in axes.named().items():
-        found[name] = [_hashable(value_of(expression, known[run])) for run in own["run"]]
-    return found
-
-
 # Drawing
-
-
-def _drawn(sweep: "Sweep", given: FigureConfig, axes: _Axes, rows: "pd.DataFrame") -> go.Figure:
-    title = given.title or _title(sweep, given.metric, axes)
-    if given.kind == "heatmap":
-        figure = heat_map(rows, title, x=given.x, y=str(given.y), lines=given.lines)
-    else:
-        logarithmic = given.x in sweep.log
-        figure = curves(rows, title, axes, metric=given.metric, log=logarithmic, lines=given.lines)
-    return figure.update_layout(meta={"says": sweep.meaning(given.metric)})
-
-
-def _title(sweep: "Sweep", metric: str, axes: _Axes) -> str:
-    """The metric, what it is drawn against, and what it is a mean over."""
-    against = listed([axis for axis in (axes.x, axes.y, axes.color, axes.panel) if axis])
-    mean = f", mean over {listed(axes.averaged)}" if axes.averaged else ""
-    return f"{metric} by {against}{mean}{', as a map' if axes.y else ''}"
 
 
 def curves(
@@ -146,28 +130,33 @@ def curves(
 ) -> go.Figure:
     """Means with their standard deviations as bars, beside theory, ideal and chance; one panel below another."""
     rows = rows.assign(**{name: "" for name in ("color", "panel") if name not in rows})
-    panels, colors = _ordered(rows["panel"]), _ordered(rows["color"])
+    panels, colors, ends = (_ordered(rows[name]) for name in ("panel", "color", "x"))
     named = [f"{_short(axes.panel)} = {_text(panel)}" for panel in panels] if axes.panel else None
     figure = make_subplots(
         figure=empty_figure(), rows=len(panels), cols=1, subplot_titles=named, vertical_spacing=0.24 / len(panels)
     )
-    common = {kind: level for kind in LEVELS if (level := _common(rows[kind])) is not None}
-    ends = _ordered(rows["x"])
+    common = {
+        kind: float(rows[kind].iloc[0])
+        for kind in LEVELS
+        if not rows[kind].isna().any() and np.allclose(rows[kind], rows[kind].iloc[0], rtol=1e-9, atol=0)
+    }
     for i, panel in enumerate(panels, 1):
+        traces: list[go.Scatter] = []
         for j, color in enumerate(colors):
             own = rows[(rows["panel"] == panel) & (rows["color"] == color)]
             label = f"{_short(axes.color)} = {_text(color)}" if axes.color else "measured"
-            for trace in _curve(own, label, COLOURS[j % len(COLOURS)], [*LEVELS.keys() - common.keys()]):
-                figure.add_trace(trace.update(showlegend=i == 1), row=i, col=1)
+            traces += _curve(own, label, COLOURS[j % len(COLOURS)], [*LEVELS.keys() - common.keys()])
         for kind, level in common.items():
             style = {"color": "black" if kind != "chance" else "gray", "dash": LEVELS[kind], "width": 1.5}
-            line = go.Scatter(
-                x=[ends[0], ends[-1]], y=[level, level], name=kind, mode="lines", line=style, showlegend=i == 1
-            )
-            figure.add_trace(line, row=i, col=1)
-        for line in _theory(lines):
-            figure.add_trace(line.update(showlegend=i == 1), row=i, col=1)
-    figure.update_xaxes(**_axis(ends, log=log))
+            traces.append(go.Scatter(x=[ends[0], ends[-1]], y=[level, level], name=kind, mode="lines", line=style))
+        traces += [_theory(line.points, line.label, width=2) for line in lines]
+        for trace in traces:
+            figure.add_trace(trace.update(showlegend=i == 1), row=i, col=1)
+    if all(map(_is_number, ends)):  # a tick at each of the values, if these are few
+        ticks = {"tickvals": ends, "ticktext": [_text(value) for value in ends]} if len(ends) <= MOST_TICKS else {}
+        figure.update_xaxes(type="log" if (log and ends[0] > 0) or is_geometric(ends) else "linear", **ticks)
+    else:
+        figure.update_xaxes(type="category")
     figure.update_xaxes(title=axes.x, row=len(panels))
     figure.update_yaxes(title=metric)
     height = 160 + 280 * len(panels)
@@ -203,7 +192,8 @@ def heat_map(
     mean = rows.groupby(["x", "y"])["value"].mean()
     table = {_text(a): [float(mean.get((a, b), math.nan)) for b in up] for a in across}
     figure = fractions(table, [_text(b) for b in up], title)
-    figure.update_traces(x=list(range(len(across))), y=list(range(len(up))), customdata=_names(x, across, y, up))
+    cells = [[f"{_short(x)} = {_text(a)}, {_short(y)} = {_text(b)}" for a in across] for b in up]
+    figure.update_traces(x=list(range(len(across))), y=list(range(len(up))), customdata=cells)
     figure.update_traces(hovertemplate="%{customdata}: %{z:.3g}<extra></extra>")
     values = mean.to_numpy()
     if values.min() < 0 or values.max() > 1:
@@ -214,10 +204,7 @@ def heat_map(
         places = [(_place(a, across), _place(b, up)) for a, b in _dense(line.points)]
         shown = [(a, b) for a, b in places if -0.5 <= a <= len(across) - 0.5 and -0.5 <= b <= len(up) - 0.5]
         if len(shown) > 1:
-            across_line, up_line = zip(*shown, strict=True)
-            style = {"color": "red", "width": 3, "dash": "dash"}
-            trace = go.Scatter(x=across_line, y=up_line, name=line.label, mode="lines", line=style, showlegend=True)
-            figure.add_trace(trace)
+            figure.add_trace(_theory(shown, line.label, width=3).update(showlegend=True))
     ticks = [{"tickvals": list(range(len(v))), "ticktext": [_text(one) for one in v]} for v in (across, up)]
     figure.update_xaxes(**ticks[0], title=x, range=[-0.5, len(across) - 0.5])
     figure.update_yaxes(**ticks[1], title=y, range=[-0.5, len(up) - 0.5], autorange=False)
@@ -231,36 +218,15 @@ def _dense(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float
             yield a + (c - a) * part, b + (d - b) * part
 
 
-def _theory(lines: Sequence[LineConfig]) -> Iterator[go.Scatter]:
-    for line in lines:
-        across, up = zip(*line.points, strict=True)
-        style = {"color": "red", "width": 2, "dash": "dash"}
-        yield go.Scatter(x=across, y=up, name=line.label, mode="lines", line=style)
-
-
-def _common(levels: "pd.Series[float]") -> float | None:
-    """The value that all rows have, if they do."""
-    if levels.isna().any():
-        return None
-    return float(levels.iloc[0]) if np.allclose(levels, levels.iloc[0], rtol=1e-9, atol=0) else None
-
-
-def _names(x: str, across: Sequence[Any], y: str, up: Sequence[Any]) -> list[list[str]]:
-    return [[f"{_short(x)} = {_text(a)}, {_short(y)} = {_text(b)}" for a in across] for b in up]
+def _theory(points: Sequence[tuple[float, float]], label: str, *, width: int) -> go.Scatter:
+    across, up = zip(*points, strict=True)
+    return go.Scatter(x=across, y=up, name=label, mode="lines", line={"color": "red", "width": width, "dash": "dash"})
 
 
 def _ordered(values: "pd.Series[Any]") -> list[Any]:
     """The different values: numbers ascending, others as they come."""
     found = list(dict.fromkeys(values.tolist()))
     return sorted(found) if all(map(_is_number, found)) else found
-
-
-def _axis(values: Sequence[Any], *, log: bool) -> dict[str, Any]:
-    """The kind of an axis with a tick at each of its values, if these are few."""
-    if not all(map(_is_number, values)):
-        return {"type": "category"}
-    ticks = {"tickvals": values, "ticktext": [_text(value) for value in values]} if len(values) <= MOST_TICKS else {}
-    return {"type": "log" if (log and values[0] > 0) or is_geometric(values) else "linear", **ticks}
 
 
 def _place(value: float, values: Sequence[Any]) -> float:

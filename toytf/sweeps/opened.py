@@ -134,11 +134,9 @@ class Sweep:
         """One row for each run that failed: run, factors, seed, error, message."""
         import pandas as pd
 
-        known = self.failures
+        by_id = {member.id: member for member in self.members}
         rows = [
-            {"run": member.id, **member.at, "seed": member.seed, **asdict(known[member.id])}
-            for member in self.members
-            if member.id in known
+            {"run": run, **by_id[run].at, "seed": by_id[run].seed, **asdict(why)} for run, why in self.failures.items()
         ]
         return pd.DataFrame(rows, columns=["run", *self.factors, "seed", "error", "message", "traceback"])
 
@@ -152,31 +150,30 @@ class Sweep:
         return as_table([row for member in self.members if self.run(member).finished for row in self._rows(member)])
 
     def _rows(self, member: Member) -> list[Row]:
-        """The rows of a finished run, which is read again only if its checksums have changed."""
+        """The rows of a finished run, which is read again only if its checksums have changed.
+
+        A directory that holds another run than its name says is refused.
+        """
         run = self.run(member)
         now = read_bytes(run.directory / checksums.NAME) if Checksums(run.directory).exist else None
         before, rows = self._known.get(member.id, (None, []))
-        if now is None or now != before:
-            self._check_identity(run, member)
-            rows = list(rows_of(run, member))
-            self._known[member.id] = now, rows
-        return rows
-
-    def _check_identity(self, run: Run, member: Member) -> None:
-        """Refuse a directory that holds another run than its name says."""
+        if now is not None and now == before:
+            return rows
         again = f"remove the directory, then do this run again: {self.resume_command}"
         if not run.config_file.is_file():
             raise UserError(f"{run.directory} has a summary but no {run.config_file.name}: restore it, or {again}")
         Checksums(run.directory).check(run.config_file.name, f"restore it from a copy, or {again}")
         content = load_yaml(read_bytes(run.config_file).decode(errors="replace"), str(run.config_file))
-        if isinstance(content, dict) and is_id_of(member.id, content):
-            return
-        # A stack that was asked for, or a plug-in that fills in keys of its own: see whether that is all.
-        asked = config_of(self.asked, member).resolved(run.config)
-        of_machine = tuple(f"{key} " for key in ("stack", "device", "threads") if key not in member.at)
-        changed = [one for one in differences(asked, run.config) if not one.startswith(of_machine)]
-        if changed:
-            raise UserError(f"{run.directory} holds another run ({'; '.join(changed)}): {again}")
+        if not isinstance(content, dict) or not is_id_of(member.id, content):
+            # A stack that was asked for, or a plug-in that fills in keys of its own: see whether that is all.
+            asked = config_of(self.asked, member).resolved(run.config)
+            of_machine = tuple(f"{key} " for key in ("stack", "device", "threads") if key not in member.at)
+            changed = [one for one in differences(asked, run.config) if not one.startswith(of_machine)]
+            if changed:
+                raise UserError(f"{run.directory} holds another run ({'; '.join(changed)}): {again}")
+        rows = list(rows_of(run, member))
+        self._known[member.id] = now, rows
+        return rows
 
     @property
     def points(self) -> "pd.DataFrame":
@@ -228,26 +225,23 @@ class Sweep:
     def shown(self) -> tuple[str, ...]:
         """The metrics that the terminal and the page show; by default, what a run shows first."""
         if not self._shown:  # while no run has ended, nothing is known
-            self._shown = self.section.show or self._shown_first()
+            self._shown = self.section.show
+            for run in () if self._shown else self.runs[:1]:
+                most = 1 if run.config.trains_model else _SHOWN_OF_STUDY
+                self._shown = tuple(row.cells()[0] for _, row in short_table(run.summary, run.columns).rows[:most])
         return self._shown
 
-    def _shown_first(self) -> tuple[str, ...]:
-        for run in self.runs[:1]:
-            most = 1 if run.config.trains_model else _SHOWN_OF_STUDY
-            rows = short_table(run.summary, run.columns).rows[:most]
-            return tuple(row.cells()[0] for _, row in rows)
-        return ()
+    @property
+    def _wanted(self) -> list[str]:
+        """Every metric that should be shown somewhere."""
+        return [*self.shown, *(figure.metric for figure in self.section.figures)]
 
     @property
     def _described(self) -> dict[str, tuple[Quantity, str]]:
         """What metrics are about, and the phrase that the short tables of runs have for each, if they agree."""
-        if not self._about:
-            self._about = self._describe()
-        return self._about
-
-    def _describe(self) -> dict[str, tuple[Quantity, str]]:
+        if self._about:
+            return self._about
         found: dict[str, tuple[Quantity, str]] = {}
-        wanted = {*self.shown, *(figure.metric for figure in self.section.figures)}
         runs = self.runs
         for run in [*runs[:1], *runs[:-_ASKED:-1]]:
             summary, columns = run.summary, run.columns
@@ -256,8 +250,9 @@ class Sweep:
                 phrase = phrases.get(name, "")
                 told = found.get(name, (about, phrase))[1]
                 found[name] = about, told if told == phrase else ""  # such as one that tells the size of a point
-            if run is not runs[0] and wanted <= found.keys():
+            if run is not runs[0] and {*self._wanted} <= found.keys():
                 break
+        self._about = found
         return found
 
     def about(self, metric: str) -> Quantity:
@@ -278,12 +273,9 @@ class Sweep:
     def unknown(self) -> dict[str, str]:
         """Metrics that should be shown but that no run has, each with the nearest that there is."""
         known = self._described
-        if not known:
-            return {}
-        wanted = [*self.shown, *(figure.metric for figure in self.section.figures)]
         # An onset that came in no run is no mistake.
-        lacking = [name for name in wanted if not {name, name.partition("/")[2]} & known.keys()]
-        return {name: nearest(name, known) for name in lacking}
+        lacking = [name for name in self._wanted if not {name, name.partition("/")[2]} & known.keys()]
+        return {name: nearest(name, known) for name in lacking if known}
 
     # What it looks like
 
@@ -331,22 +323,17 @@ def open_sweep(directory: Path | str) -> Sweep:
 
 
 def write_sweep(plan: Plan, directory: Path) -> Sweep:
-    """Write down what was asked for and which runs that means."""
+    """Write down what was asked for, and which runs that means, without their configs."""
     write_atomic(directory / SWEEP_FILE, sweep_yaml(plan))
-    path, content = directory / PLAN, plan_json(plan)
-    before = [sha256(read_bytes(path))] if path.exists() else []
-    Checksums(directory)[PLAN] = [*before, sha256(content)]  # both, as a kill may come before the next line
-    write_atomic(path, content)
-    return Sweep(directory)
-
-
-def plan_json(plan: Plan) -> bytes:
-    """The runs of a plan, without their configs."""
     names = ("id", "point", "at", "known", "seed")
     runs = [{name: getattr(run, name) for name in names} for run in plan.runs]
     lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in runs)
     head = json.dumps({"factors": plan.points.factors, "log": sorted(plan.points.log)}, ensure_ascii=False)
-    return f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode()
+    path, content = directory / PLAN, f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode()
+    before = [sha256(read_bytes(path))] if path.exists() else []
+    Checksums(directory)[PLAN] = [*before, sha256(content)]  # both, as a kill may come before the next line
+    write_atomic(path, content)
+    return Sweep(directory)
 
 
 def sweep_yaml(plan: Plan) -> bytes:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from toytf.config.yaml_text import inline_yaml
 from toytf.errors import shortened
 from toytf.files import write_atomic
+from toytf.measurement import reference_name
 from toytf.report.page import Figures, as_script, template
 from toytf.runs.checksums import Checksums, read_bytes, sha256
 from toytf.sweeps.figures import sweep_figures
-from toytf.sweeps.findings import cell, findings, level, levels
+from toytf.sweeps.findings import cells, findings
 from toytf.sweeps.opened import FIGURES, PAGE, RUNS, Sweep, member_label
 from toytf.sweeps.plan import SWEEP_FILE
 from toytf.words import counted
@@ -50,9 +51,17 @@ def page(sweep: Sweep, measured: "pd.DataFrame", drawn: dict[str, Any]) -> str:
     points = sweep.points_of(measured)
     content = Figures()
     charts = [content.add(name, figure) for name, figure in drawn.items()]
-    columns, rows = _table(sweep, points)
+    kinds = {metric: [kind for kind in REFERENCES if reference_name(kind, metric) in points] for metric in sweep.shown}
+    rows = [
+        [
+            *(shortened(inline_yaml(sweep.at[point].get(key)), 40) for key in sweep.factors),
+            str(points.at[point, "seeds"]),
+            *cells(sweep, points, kinds, point),
+        ]
+        for point in points.index[:MOST_POINTS]
+    ]
     failed = list(_failed(sweep))
-    n_seeds = _n_seeds(points)
+    n_seeds = int(points["seeds"].max()) if len(points) else 0
     return template("sweep.html.j2").render(
         title=sweep.title,
         name=sweep.name,
@@ -64,7 +73,7 @@ def page(sweep: Sweep, measured: "pd.DataFrame", drawn: dict[str, Any]) -> str:
         figures=charts,
         spread="± is the standard deviation over seeds." if n_seeds > 1 else "One seed: no spread.",
         more=f"The first {MOST_POINTS:,} of {len(points):,} are listed." if len(points) > MOST_POINTS else "",
-        columns=columns,
+        columns=[*sweep.factors, "seeds", *(name for metric in kinds for name in (metric, *kinds[metric]))],
         rows=rows,
         failed=failed[:MOST_FAILED],
         more_failed=max(0, len(failed) - MOST_FAILED),
@@ -74,10 +83,6 @@ def page(sweep: Sweep, measured: "pd.DataFrame", drawn: dict[str, Any]) -> str:
         data=as_script({"runs": [], "figures": content.by_name}),
         plotly=get_plotlyjs(),
     )
-
-
-def _n_seeds(points: "pd.DataFrame") -> int:
-    return int(points["seeds"].max()) if len(points) else 0
 
 
 def _varied(sweep: Sweep) -> dict[str, str]:
@@ -91,35 +96,14 @@ def _varied(sweep: Sweep) -> dict[str, str]:
     return {**found, **({"seeds": ", ".join(map(str, seeds))} if seeds else {})}
 
 
-def _table(sweep: Sweep, points: "pd.DataFrame") -> tuple[list[str], list[list[str]]]:
-    """Heads and cells: factors, then each metric beside what it can be read against."""
-    shown = [metric for metric in sweep.shown if metric in points]
-    kinds = {metric: [kind for kind in levels(points, metric) if kind in REFERENCES] for metric in shown}
-    heads = [*sweep.factors, "seeds", *(name for metric in shown for name in (metric, *kinds[metric]))]
-    rows = []
-    for point in points.index[:MOST_POINTS]:
-        cells = [shortened(inline_yaml(sweep.at[point].get(key)), 40) for key in sweep.factors]
-        cells.append(str(points.at[point, "seeds"]))
-        for metric in shown:
-            cells.append(cell(sweep, points, metric, point))
-            cells += [level(sweep, points, metric, kind, point) for kind in kinds[metric]]
-        rows.append(cells)
-    return heads, rows
-
-
 def _failed(sweep: Sweep) -> Iterator[tuple[str, str, str, str]]:
-    """Run, point, why, and where if nobody foresaw it."""
-    known = sweep.failures
+    """Run, point, why, and where if nobody foresaw it; without the folders of somebody's machine."""
+    known, parents = sweep.failures, [f"{place.parent}/" for place in (sweep.directory.resolve(), sweep.directory)]
     for member in sweep.members:
         if member.id in known:
-            failure = known[member.id]
-            why = _without_folders(failure.message, sweep.directory)
-            yield member.id, member_label(member), why, _without_folders(failure.traceback, sweep.directory)
-
-
-def _without_folders(text: str, directory: Path) -> str:
-    """A message without the folder that the sweep lies in, which is that of somebody's machine."""
-    return text.replace(f"{directory.resolve().parent}/", "").replace(f"{directory.parent}/", "")
+            told = (known[member.id].message, known[member.id].traceback)
+            why, where = (text.replace(parents[0], "").replace(parents[1], "") for text in told)
+            yield member.id, member_label(member), why, where
 
 
 def _commands(sweep: Sweep) -> Iterator[tuple[str, str]]:

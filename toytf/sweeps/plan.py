@@ -20,7 +20,7 @@ from toytf.config.compose import Overrides, parse_override, read_config, source_
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.config.sections import Config, digest, digest_of, flattened, validate
 from toytf.errors import UserError, nearest, shortened
-from toytf.sweeps.config import MOST_RUNS, FigureConfig, SweepConfig
+from toytf.sweeps.config import MOST_RUNS, SweepConfig
 from toytf.sweeps.expression import keys_of, value_of
 from toytf.sweeps.points import Point, Points, label_of, points_of
 from toytf.sweeps.values import is_spread
@@ -137,7 +137,11 @@ def read_sweep(source: Source, overrides: Overrides = ()) -> Asked:
             section["grid"] = {k: v for k, v in _mapping(section, "grid", label).items() if k != key}
             _refuse_varied(key, section, label)
     checked = validate(TypeAdapter(_File), {"sweep": section}, label).sweep
-    return Asked(label, base, checked, _name(source), checked.title or _title(source))
+    if not isinstance(source, str | Path):
+        return Asked(label, base, checked, "sweep", checked.title)
+    # A sweep is called as its config; a sweep.yaml or config.yaml by its directory.
+    name = lost.resolve().parent.name if lost.name in (SWEEP_FILE, "config.yaml") else lost.stem
+    return Asked(label, base, checked, name, checked.title or first_comment(source_file(source)).rstrip())
 
 
 def _plain(value: Any) -> Any:
@@ -167,18 +171,6 @@ def _refuse_varied(key: str, section: Mapping[str, Any], label: str) -> None:
             raise UserError(f"{label}: {key} is varied by sweep.{part}: change it there")
 
 
-def _name(source: Source) -> str:
-    """What a sweep is called: as its config; a sweep.yaml or config.yaml by its directory."""
-    if not isinstance(source, str | Path):
-        return "sweep"
-    path = Path(source)
-    return path.resolve().parent.name if path.name in (SWEEP_FILE, "config.yaml") else path.stem
-
-
-def _title(source: Source) -> str:
-    return first_comment(source_file(source)).rstrip() if isinstance(source, str | Path) else ""
-
-
 # From points to runs
 
 
@@ -201,18 +193,24 @@ def _plan(asked: Asked) -> Plan:
         )
     runs: list[PlannedRun] = []
     first_of: dict[str, Point] = {}
-    axes = [axis for figure in section.figures for axis in axes_of(figure)]
+    axes = [axis for figure in section.figures for axis in (figure.x, figure.y, figure.color) if axis]
     wanted = [key for axis in axes for key in keys_of(axis) if key not in points.factors]
     for i, point in enumerate(points.points):
         config = _load(base, point, more)
-        known = _known(config, wanted)
+        values = flattened(config) if wanted else {}
+        for key in wanted:
+            if key not in values:
+                raise UserError(f'sweep.figures: the config has no key "{shortened(key)}": {nearest(key, values)}')
+        known = {key: values[key] for key in wanted}
         for axis in axes:
             value_of(axis, {**known, **point})  # a mistake should show before anything runs
-        for one, seed in _by_seed(_small(config)):
+        # A training has every seed by itself; a study, whose cases are shared by its seeds, has all of them.
+        own = getattr(config, "seeds", ()) if config.trains_model else ()
+        for seed in own or [None]:
+            one = _small(config if seed is None else config.model_copy(update={"seeds": (seed,)}))
             run = PlannedRun(digest(one, ID_DIGITS), i, point, known, seed, one)
             if run.id in first_of:
-                same = f"{label_of(first_of[run.id])} and {label_of(point)}"
-                raise UserError(f"two points are the same: {same}")
+                raise UserError(f"two points are the same: {label_of(first_of[run.id])} and {label_of(point)}")
             first_of[run.id] = point
             runs.append(run)
     return Plan(asked, points, tuple(_grouped(runs)))
@@ -234,14 +232,6 @@ def _small(config: ExperimentConfig) -> ExperimentConfig:
     return config.model_copy(update={"threads": 1}) if auto else config
 
 
-def _by_seed(config: ExperimentConfig) -> Sequence[tuple[ExperimentConfig, int | None]]:
-    """A training with every seed by itself; a study, whose cases are shared by its seeds, with all of them."""
-    seeds = getattr(config, "seeds", ())
-    if not config.trains_model or not seeds:
-        return [(config, None)]
-    return [(config.model_copy(update={"seeds": (seed,)}), seed) for seed in seeds]
-
-
 def config_of(asked: Asked, member: Member) -> ExperimentConfig:
     """The config that was asked for at a run of a sweep."""
     seeds = asked.section.numbers() if member.seed is None else [member.seed]
@@ -255,24 +245,11 @@ def is_id_of(run: str, content: Mapping[str, Any]) -> bool:
     return any(digest_of({**content, **dict(zip(open_keys, way, strict=True))}, ID_DIGITS) == run for way in ways)
 
 
-def axes_of(figure: FigureConfig) -> list[str]:
-    """The expressions that a figure is drawn against."""
-    return [axis for axis in (figure.x, figure.y, figure.color) if axis]
-
-
-def _known(config: ExperimentConfig, wanted: Sequence[str]) -> Point:
-    """The values of some keys in a config."""
-    if not wanted:
-        return {}
-    values = flattened(config)
-    for key in wanted:
-        if key not in values:
-            raise UserError(f'sweep.figures: the config has no key "{shortened(key)}": {nearest(key, values)}')
-    return {key: values[key] for key in wanted}
-
-
 def _grouped(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The runs with their groups, which are no larger than is worthwhile, and of nearly equal sizes."""
+    """The runs with their groups, which are no larger than is worthwhile, and of nearly equal sizes.
+
+    There are as few groups as can be, but an even number, so that two workers end together.
+    """
     together: dict[object, list[int]] = {}
     for i, run in enumerate(runs):
         key, stack = run.config.stack_key, getattr(run.config, "stack", "auto")
@@ -282,12 +259,7 @@ def _grouped(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         config: Any = runs[members[0]].config
         asked: Any = getattr(config, "stack", "auto")
         largest: int = config.worth_stacking if asked == "auto" else asked
-        for part in even_parts(members, _n_groups(len(members), largest)):
+        n = math.ceil(len(members) / largest)
+        for part in even_parts(members, n + n % 2 if len(members) >= FEW and largest > 1 else n):
             group_of |= dict.fromkeys(part, part[0])  # a group is called after its first
     return [replace(run, group=group_of[i]) for i, run in enumerate(runs)]
-
-
-def _n_groups(n: int, largest: int) -> int:
-    """How many groups of at most so many: as few as can be, but an even number, so that two workers end together."""
-    fewest = math.ceil(n / largest)
-    return fewest + fewest % 2 if n >= FEW and largest > 1 else fewest

@@ -58,7 +58,9 @@ def points_of(section: SweepConfig, wants_whole: Callable[[str, Any, Point], boo
     blocks += [section.points] if section.points else []
     blocks += [drawn] if section.random else []
     found = [{key: value for part in parts for key, value in part.items()} for parts in product(*blocks)]
-    return Points(tuple(keys), tuple(found), frozenset(_logarithmic(section, spread)))
+    draws = section.random.draw if section.random else {}
+    by_log = {key for key, given in draws.items() if isinstance(given, str) and given.strip().startswith("log")}
+    return Points(tuple(keys), tuple(found), frozenset(by_log | {key for key, one in spread.items() if one.log}))
 
 
 def label_of(point: Mapping[str, Any]) -> str:
@@ -118,9 +120,3 @@ def _drawn(section: RandomConfig) -> list[Point]:
                 "ask for fewer, or use grid"
             )
     return list(found.values())
-
-
-def _logarithmic(section: SweepConfig, spread: Mapping[str, Values]) -> set[str]:
-    drawn = section.random.draw if section.random else {}
-    by_log = {key for key, given in drawn.items() if isinstance(given, str) and given.strip().startswith("log")}
-    return by_log | {key for key, values in spread.items() if values.log}

@@ -10,7 +10,7 @@ from toytf.config.compose import Overrides
 from toytf.config.plugins import ExperimentConfig
 from toytf.engines import Ended, EngineOptions, Job, JobLost, check_engine, run_jobs
 from toytf.errors import Interrupted, SystemRefused, ToytfError, UserError, reason
-from toytf.files import remove_temporary
+from toytf.files import remove_temporary, write_atomic
 from toytf.report.terminal import SweepLine
 from toytf.runs.checksums import read_bytes
 from toytf.runs.lock import locked
@@ -19,7 +19,7 @@ from toytf.stopping import stop_asked, stop_on_interrupt
 from toytf.sweeps.opened import FIGURES, RUNS, WRITTEN, Failure, Sweep, member_label, sweep_yaml, write_sweep
 from toytf.sweeps.page import write_page
 from toytf.sweeps.plan import PLAN, SWEEP_FILE, Plan, PlannedRun, Source, plan_sweep
-from toytf.sweeps.table import with_factors, write_table
+from toytf.sweeps.table import CSV, with_factors
 from toytf.words import listed, say
 
 if TYPE_CHECKING:
@@ -53,21 +53,13 @@ def sweep(
     are cores.
     """
     given = cast(Literal["process", "ray"], engine)  # which says so itself if it is another
-    options = EngineOptions(given, usable_cores() if jobs is None else jobs, address=address, gpus=gpus)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    options = EngineOptions(given, cores if jobs is None else jobs, address=address, gpus=gpus)
     plan = plan_sweep(source, overrides)
     if out is None and (resume or retry) and isinstance(source, str | Path) and Path(source).name == SWEEP_FILE:
         out = Path(source).parent
-    return run_plan(plan, plan.directory if out is None else Path(out), options, resume=resume or retry, retry=retry)
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: bool, retry: bool) -> Sweep:
-    """Run what is left of a plan in a directory."""
-    _check_directory(plan, directory, resume=resume)
+    directory = plan.directory if out is None else Path(out)
+    _check_directory(plan, directory, resume=resume or retry)
     check_engine(options)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -76,9 +68,9 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
         raise UserError(f"{directory}: cannot be written: {why}") from None
     with locked(directory):
         remove_temporary(directory, directory / FIGURES)
-        sweep = write_sweep(plan, directory)
-        sweep.measured()  # what is wrong with a finished run should show before others are trained
-        work = _Work(plan, sweep, retry=retry)
+        found = write_sweep(plan, directory)
+        found.measured()  # what is wrong with a finished run should show before others are trained
+        work = _Work(plan, found, retry=retry)
         with stop_on_interrupt():
             try:
                 work.run(options)
@@ -86,12 +78,12 @@ def run_plan(plan: Plan, directory: Path, options: EngineOptions, *, resume: boo
                 if isinstance(stopped, KeyboardInterrupt) and stop_asked():
                     raise  # the second one
                 work.conclude()
-                raise Interrupted(f"stopped: {sweep.state}; to continue: {sweep.resume_command}") from None
+                raise Interrupted(f"stopped: {found.state}; to continue: {found.resume_command}") from None
             except SystemRefused as refused:
                 why = str(refused).partition(";")[0]  # the rest is about one run
-                raise SystemRefused(f"{why}; {sweep.state}; fix this, then continue: {sweep.resume_command}") from None
+                raise SystemRefused(f"{why}; {found.state}; fix this, then continue: {found.resume_command}") from None
         work.conclude()
-    return sweep
+    return found
 
 
 def _check_directory(plan: Plan, directory: Path, *, resume: bool) -> None:
@@ -118,25 +110,29 @@ class _Work:
     def __init__(self, plan: Plan, sweep: Sweep, *, retry: bool) -> None:
         self._plan, self._sweep = plan, sweep
         self._sizes = {run.group: len(group) for group in plan.groups for run in group}
-        self._failures = {} if retry else {run: why for run, why in sweep.failures.items() if self._stays(run, why)}
+        # What failed is left alone, unless only its worker was lost, or it has ended since.
+        self._failures = {
+            run: why
+            for run, why in ({} if retry else sweep.failures).items()
+            if why.error != JobLost.__name__ and not (sweep.directory / RUNS / run / "summary.json").exists()
+        }
         sweep.write_failures(self._failures)
         self._next_table = time.monotonic() + TABLE_EVERY
-
-    def _stays(self, run: str, why: Failure) -> bool:
-        """Is it left alone on resume? Not if only its worker was lost, or if it has ended since."""
-        return why.error != JobLost.__name__ and not (self._sweep.directory / RUNS / run / "summary.json").exists()
 
     def run(self, options: EngineOptions) -> None:
         """Run every group that has something left, and note what fails."""
         finished = {run.id for run in self._plan.runs if self._sweep.run(run).finished}
         settled = finished | self._failures.keys()
-        left = [[run for run in group if run.id not in settled] for group in self._plan.groups]
-        jobs = {_name(group): group for group in left if group}
+        jobs: dict[str, list[PlannedRun]] = {}
+        for group in self._plan.groups:
+            left = [run for run in group if run.id not in settled]
+            if left:
+                others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+                jobs[f"{member_label(left[0])}{others}"] = left
         n_ended = 0
         with SweepLine(len(self._plan.runs), len(finished), len(self._failures)) as line:
             for ended in run_jobs(self._jobs(jobs), options):
                 n_ended += 1
-                _raise_refusal(ended)
                 failed = self._failed(ended, jobs[ended.job.name])
                 if failed:
                     self._failures |= failed
@@ -152,30 +148,37 @@ class _Work:
         for name, group in groups.items():
             if stop_asked():
                 return
-            yield self._job(name, group)
-
-    def _job(self, name: str, group: Sequence[PlannedRun]) -> Job:
-        arguments = {
-            "configs": [_ready(run.config, self._sizes[run.group], self._sweep.name) for run in group],
-            "directories": [str(self._sweep.run(run).directory) for run in group],
-            "page": self._sweep.section.pages,
-            "origin": Origin(self._sweep.asked.title or None, self._sweep.resume_command),
-        }
-        return Job(name, "toytf.sweeps.sweep:run_group", arguments)
+            arguments = {
+                "configs": [_ready(run.config, self._sizes[run.group], self._sweep.name) for run in group],
+                "directories": [str(self._sweep.run(run).directory) for run in group],
+                "page": self._sweep.section.pages,
+                "origin": Origin(self._sweep.asked.title or None, self._sweep.resume_command),
+            }
+            yield Job(name, "toytf.sweeps.sweep:run_group", arguments)
 
     def _failed(self, ended: Ended, group: Sequence[PlannedRun]) -> dict[str, Failure]:
-        """The runs of a group that failed, and why; if the whole group was lost, those that are not finished."""
+        """The runs of a group that failed, and why; if the whole group was lost, those that are not finished.
+
+        A full disk, or too little memory, ends the sweep: it says nothing about the runs, which go on later.
+        """
+        if isinstance(ended.error, SystemRefused):
+            raise ended.error
         if ended.error is not None:
             lost = Failure(type(ended.error).__name__, str(ended.error), ended.traceback)
             return {run.id: lost for run in group if not self._sweep.run(run).finished}
         told: Sequence[Told] = ended.result
-        return {run.id: Failure(*one) for run, one in zip(group, told, strict=True) if one is not None}
+        failed = {run.id: Failure(*one) for run, one in zip(group, told, strict=True) if one is not None}
+        for why in failed.values():
+            if why.error == SystemRefused.__name__:
+                raise SystemRefused(why.message)
+        return failed
 
     def write_table(self) -> "pd.DataFrame":
         """Write what has been measured so far."""
         began = time.monotonic()
         measured = self._sweep.measured()
-        write_table(with_factors(measured, self._sweep.members, self._sweep.factors), self._sweep.directory)
+        table = with_factors(measured, self._sweep.members, self._sweep.factors)
+        write_atomic(self._sweep.directory / CSV, table.to_csv(index=False, lineterminator="\n").encode())
         ended = time.monotonic()
         self._next_table = ended + max(TABLE_EVERY, TABLE_SHARE * (ended - began))
         return measured
@@ -185,21 +188,6 @@ class _Work:
         write_page(self._sweep, self.write_table())
         for metric, hint in self._sweep.unknown.items():
             say(f'toytf: no run has the metric "{metric}", which the sweep should show: {hint}')
-
-
-def _raise_refusal(ended: Ended) -> None:
-    """A full disk, or too little memory, ends the sweep: it says nothing about the runs, which go on later."""
-    if isinstance(ended.error, SystemRefused):
-        raise ended.error
-    for kind, message in filter(None, ended.result or ()):
-        if kind == SystemRefused.__name__:
-            raise SystemRefused(message)
-
-
-def _name(group: Sequence[PlannedRun]) -> str:
-    """What a job is called: after its first run."""
-    others = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"{member_label(group[0])}{others}"
 
 
 def _ready(config: ExperimentConfig, size: int, name: str) -> ExperimentConfig:

@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
 
 from toytf.errors import RunFailed, one_line, printable, shortened
 from toytf.measurement import reference_name
-from toytf.report.terminal import wide_console
-from toytf.sweeps.findings import cell, direction, findings, level, levels
+from toytf.report.terminal import print_rows
+from toytf.sweeps.findings import cells, direction, findings
 from toytf.sweeps.opened import PAGE, Sweep, member_label
 from toytf.sweeps.plan import Plan
 from toytf.sweeps.points import label_of
@@ -62,33 +61,27 @@ def check_failures(sweep: Sweep) -> None:
 
 
 def _print_points(sweep: Sweep, points: "pd.DataFrame") -> None:
-    """At most twelve points: the best first, if it is known what is better, else as they come."""
-    shown = [metric for metric in sweep.shown if metric in points]
-    better = direction(sweep, points, shown[0]) if shown else None
-    ordered = points.sort_values(shown[0], ascending=better == "low", kind="stable") if better else points
-    beside = {metric: _differing(points, metric) for metric in shown}
-    table = Table(show_edge=False, pad_edge=False, header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for key in sweep.factors or ("config",):
-        table.add_column(escape(one_line(key)), overflow="fold")
-    for metric in shown:
-        table.add_column(escape(one_line(metric)), justify="right", overflow="fold")
-        for kind in beside[metric]:
-            table.add_column(kind, justify="right")
-    for point in ordered.index[:ROWS]:
-        cells = [shortened(str(value), 40) for value in sweep.at[point].values()] or ["as it is"]
-        for metric in shown:
-            cells.append(cell(sweep, points, metric, point))
-            cells += [level(sweep, points, metric, kind, point) for kind in beside[metric]]
-        table.add_row(*(escape(one_line(text)) for text in cells))
-    console = wide_console()
-    with console.capture() as drawn:
-        console.print(table, highlight=False)
-    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))  # noqa: T201
+    """At most twelve points: the best first, if it is known what is better, else as they come.
+
+    Beside a metric is what differs among points; what is the same everywhere, the findings tell.
+    """
+    levels = {metric: [(kind, reference_name(kind, metric)) for kind in SHOWN] for metric in sweep.shown}
+    shown = {
+        metric: [kind for kind, name in kinds if name in points and points[name].nunique() > 1]
+        for metric, kinds in levels.items()
+    }
+    first = next(iter(shown), None)
+    better = direction(sweep, points, first) if first else None
+    ordered = points.sort_values(first, ascending=better == "low", kind="stable") if first and better else points
+    columns = [Column(escape(one_line(key)), overflow="fold") for key in sweep.factors or ("config",)]
+    for metric, kinds in shown.items():
+        columns.append(Column(escape(one_line(metric)), justify="right", overflow="fold"))
+        columns += [Column(kind, justify="right") for kind in kinds]
+    rows = [
+        [shortened(str(value), 40) for value in sweep.at[point].values() or ["as it is"]]
+        + cells(sweep, points, shown, point)
+        for point in ordered.index[:ROWS]
+    ]
+    print_rows(columns, rows)
     if len(points) > ROWS:
         print(f"… and {len(points) - ROWS:,} more in table.csv")  # noqa: T201
-
-
-def _differing(points: "pd.DataFrame", metric: str) -> list[str]:
-    """What a metric can be read against and that is not the same everywhere, which the findings tell."""
-    known = [kind for kind in levels(points, metric) if kind in SHOWN]
-    return [kind for kind in known if points[reference_name(kind, metric)].nunique() > 1]

@@ -50,10 +50,16 @@ def values_of(key: str, given: Any) -> Values:
         if not given:
             raise UserError(f"{key}: the list of its values is empty")
         return Values(tuple(given))
-    name, numbers = _called(key, given, _FORMS)
-    lo, hi, last = _numbers(key, given, numbers, 3, _FORMS[name])
+    name, (lo, hi, last) = _called(key, given, _FORMS, 3)
     if name == "range":
-        return Values(_stepped(key, given, lo, hi, last))
+        steps = (hi - lo) / last + 1e-9 if last else 0.0
+        if not 1 <= steps < MOST_RUNS:
+            wanted = f"range goes from lo to hi by a step, and should give 2 to {MOST_RUNS:,} values"
+            raise UserError(f"{key} = {shortened(given)}: {wanted}")
+        found = [lo + last * i for i in range(math.floor(steps) + 1)]
+        if not (isinstance(lo, int) and isinstance(last, int)):
+            found = [float(f"{value:.{MOST_DIGITS - 3}g}") for value in found]
+        return Values(tuple(found))
     if not isinstance(last, int) or not 2 <= last <= MOST_RUNS:
         raise UserError(f"{key} = {shortened(str(given))}: the number of values should be a whole number, 2 or more")
     if lo == hi or (name == "log" and min(lo, hi) <= 0):
@@ -73,8 +79,7 @@ def draw_of(key: str, given: Any) -> Callable[[random.Random], Any]:
     if isinstance(given, list | tuple):
         choices = values_of(key, given).values
         return lambda source: source.choice(choices)
-    name, numbers = _called(key, given, _DRAWS)
-    lo, hi = _numbers(key, given, numbers, 2, _DRAWS[name])
+    name, (lo, hi) = _called(key, given, _DRAWS, 2)
     whole = isinstance(lo, int) and isinstance(hi, int)
     if lo >= hi or (name == "log" and lo <= 0) or (name == "integer" and not whole):
         wanted = {"log": "numbers above 0", "uniform": "numbers", "integer": "whole numbers"}[name]
@@ -84,24 +89,21 @@ def draw_of(key: str, given: Any) -> Callable[[random.Random], Any]:
     return lambda source: float(f"{_at('log' if name == 'log' else 'linear', lo, hi, source.random()):.{DIGITS}g}")
 
 
-def _called(key: str, given: Any, forms: dict[str, str]) -> tuple[str, str]:
-    """The name and the arguments of a text such as `log(1, 10, 3)`."""
+def _called(key: str, given: Any, forms: dict[str, str], n: int) -> tuple[str, Sequence[Any]]:
+    """The name and the n numbers of a text such as `log(1, 10, 3)`."""
     called = _CALL.fullmatch(given) if isinstance(given, str) else None
-    accepted = f"a list, {', '.join(forms.values())}"
     if called is None:
         quotes = ", in quotes" if isinstance(given, str) and "(" in given else ""
-        raise UserError(f"{key} = {shortened(str(given))}: its values should be {accepted}{quotes}")
-    if called[1] not in forms:
-        raise UserError(f'{key} = {shortened(given)}: "{shortened(called[1])}" is unknown: {nearest(called[1], forms)}')
-    return called[1], called[2]
-
-
-def _numbers(key: str, given: str, text: str, n: int, form: str) -> Sequence[Any]:
-    found = load_yaml(f"[{text}]", key)
+        accepted = f"a list, {', '.join(forms.values())}{quotes}"
+        raise UserError(f"{key} = {shortened(str(given))}: its values should be {accepted}")
+    name = called[1]
+    if name not in forms:
+        raise UserError(f'{key} = {shortened(given)}: "{shortened(name)}" is unknown: {nearest(name, forms)}')
+    found = load_yaml(f"[{called[2]}]", key)
     numbers = [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) != n or len(found) != n or not all(map(math.isfinite, numbers)):
-        raise UserError(f"{key} = {shortened(given)}: expected {n} numbers, {form}")
-    return numbers
+        raise UserError(f"{key} = {shortened(given)}: expected {n} numbers, {forms[name]}")
+    return name, numbers
 
 
 def _at(name: str, lo: float, hi: float, part: float) -> float:
@@ -117,15 +119,3 @@ def _rounded(between: Sequence[float], lo: float, hi: float, digits: int) -> lis
         if sorted(set(ordered), reverse=lo > hi) == ordered:
             return found
     return list(between)
-
-
-def _stepped(key: str, given: str, lo: float, hi: float, step: float) -> tuple[float, ...]:
-    """From lo to hi by a step."""
-    steps = (hi - lo) / step + 1e-9 if step else 0.0
-    if not 1 <= steps < MOST_RUNS:
-        raise UserError(
-            f"{key} = {shortened(given)}: range goes from lo to hi by a step, and should give 2 to {MOST_RUNS:,} values"
-        )
-    n = math.floor(steps) + 1
-    whole = isinstance(lo, int) and isinstance(step, int)
-    return tuple(lo + step * i if whole else float(f"{lo + step * i:.{MOST_DIGITS - 3}g}") for i in range(n))
