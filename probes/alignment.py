@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.config import AlignmentProbeConfig
@@ -64,9 +64,7 @@ class Alignment(Probe):
             if held.conditional is None:
                 W = hebbian(stored)
                 ideal, unit = stored.scores(W), score_unit(stored, held.memory)
-                wrong = (
-                    worst_pairs(held.association, held.memory, unit, self.config.worst) if 0 < unit < math.inf else []
-                )
+                wrong = worst_pairs(stored, held.memory, unit, self.config.worst) if 0 < unit < math.inf else []
             else:
                 ideal, wrong = held.conditional, worst_rows(held, held.conditional, self.config.worst)
                 M = M.softmax(1)
@@ -84,10 +82,10 @@ class Alignment(Probe):
         def draw() -> object:
             from toytf.figures import heat_maps
 
-            title = (
-                f"Score of each value for each key, the largest set to 1 (at most {MAX_SHOWN} keys and values shown)"
+            shown = f"(at most {MAX_SHOWN} keys and values shown)"
+            return heat_maps(
+                panels, f"Score of each value for each key, the largest set to 1 {shown}", x="value", y="key"
             )
-            return heat_maps(panels, title, x="value", y="key")
 
         return ProbeResult(found, failures, draw)
 
@@ -114,16 +112,14 @@ def worst_rows(held: Learned, conditional: Float[Tensor, "n m"], limit: int) -> 
 
 
 def _panel(association: Association, M: Float[Tensor, "n m"]) -> tuple[np.ndarray, list[str], list[str]]:
-    """The first keys and the values they ask for, scaled to a maximum of 1; what may not compete is NaN."""
-    keys, values = _shown(association.targets, len(association.values))
+    """The first keys, and as many values: those that these ask for, then the first of the rest.
+
+    They are scaled to a maximum of 1; what may not compete is NaN.
+    """
+    asked = dict.fromkeys([*association.targets[:MAX_SHOWN].tolist(), *range(len(association.values))])
+    keys, values = range(len(association.targets))[:MAX_SHOWN], sorted([*asked][:MAX_SHOWN])
     shown = M[:MAX_SHOWN, values].cpu().double()
     shown = shown.masked_fill(shown.isneginf(), torch.nan)
     largest = shown.nan_to_num().abs().max().clamp_min(1e-30)
     names = [association.key_name(z) for z in keys], [association.value_name(y) for y in values]
     return (shown / largest).numpy(), *names
-
-
-def _shown(targets: Int[Tensor, "n"], n_values: int) -> tuple[list[int], list[int]]:
-    """The first MAX_SHOWN keys, and as many values: those that these keys ask for, then the first of the rest."""
-    asked = dict.fromkeys([*targets[:MAX_SHOWN].tolist(), *range(n_values)])
-    return list(range(len(targets)))[:MAX_SHOWN], sorted([*asked][:MAX_SHOWN])

@@ -12,8 +12,11 @@ than p_c, with errors among the others.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +70,7 @@ IN_SHORT_TABLE = ("pairs", "margin")
 """Groups with rows in the short table at the end of a run."""
 
 MANY = 2**17
-"""Scores of a head, pairs times values, above which it is not compared with rules."""
+"""Scores of a head, pairs times values, above which it is not compared with rules: that would take seconds."""
 
 
 class LimitsProbe(Probe):
@@ -93,10 +96,12 @@ class LimitsProbe(Probe):
         """What costs little; the batch is not used."""
         found: list[Measurement] = []
         for part in parts(model, task):
-            found += part.measurements(part.total([count(holder) for holder in part.counted]))
+            found += part.measurements(reduce(add, [count(holder) for holder in part.counted]))
             if part.whole is not None:
                 inside = [*_margins(part.whole), *_spectrum(part.whole)]
-                found += part.named(one for one in inside if _is_cheap(one))
+                about = [(one, one.quantity) for one in inside]
+                cheap = [one for one, of in about if of.at.get("measure") in GLANCE.get(of.group.name, ())]
+                found += part.named(cheap)
         return ProbeResult(found)
 
     @torch.no_grad()
@@ -108,10 +113,13 @@ class LimitsProbe(Probe):
         unlimited: dict[str, str] = {}
         details = Details()
         for part in parts(model, task):
-            heads = [count(head, _of_head(head)) for head in part.heads]
+            heads = []
+            for head in part.heads:
+                small = 0 < len(head.association.keys) * len(head.association.values) <= MANY
+                heads.append(count(head, best_matrices(head.association, head.rank, quick=True) if small else {}))
             best = {} if part.whole is None else best_matrices(part.whole.association, part.whole.rank)
             total = heads if part.whole is None else [count(part.whole, best)]
-            totals[part.name], unlimited[part.name] = part.total(total), part.counted[0].unlimited
+            totals[part.name], unlimited[part.name] = reduce(add, total), part.counted[0].unlimited
             found += part.measurements(totals[part.name])
             for holder, counts in zip(part.heads, heads, strict=True):
                 found += part.measurements(counts, head=holder.head) if counts.pairs else []
@@ -157,30 +165,21 @@ class Counts:
     n_parameters: int
 
     def __add__(self, other: "Counts") -> "Counts":
-        limits = None
-        if self.limits is not None and other.limits is not None:
-            limits = Limits(*(a + b for a, b in zip(self.limits, other.limits, strict=True)))
-        return Counts(
-            self.pairs + other.pairs,
-            self.guessed + other.guessed,
-            self.learned + other.learned,
-            _sum(self.rules, other.rules),
-            None if self.ideal is None or other.ideal is None else self.ideal + other.ideal,
-            limits,
-            None if self.fits is None or other.fits is None else self.fits + other.fits,
-            _sum(self.bits, other.bits),
-            self.n_parameters + other.n_parameters,
-        )
+        def total(one: Any, another: Any) -> Any:
+            if one is None or another is None:
+                return None
+            if isinstance(one, Limits):
+                return Limits(*map(add, one, another))
+            if isinstance(one, Mapping):  # of what both have
+                return {name: value + another[name] for name, value in one.items() if name in another}
+            return one + another
+
+        return Counts(*(total(getattr(self, part.name), getattr(other, part.name)) for part in fields(self)))
 
     def bar(self) -> dict[str, float]:
         """What the figure shows: pairs to hold, learned, and what is known of ideal, Hebbian and limit."""
         known = {"ideal": self.ideal, "hebbian": self.rules.get("hebbian"), "limit": self.fits}
         return {"pairs": self.pairs, "learned": self.learned} | {k: v for k, v in known.items() if v is not None}
-
-
-def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Of what both have."""
-    return {name: value + other[name] for name, value in one.items() if name in other}
 
 
 def count(holder: Holder, rules: Mapping[str, Tensor] | None = None) -> Counts:
@@ -216,15 +215,15 @@ class Part:
         """The holders that together are the whole."""
         return self.heads if self.whole is None else [self.whole]
 
-    @staticmethod
-    def total(counts: Sequence[Counts]) -> Counts:
-        """Several heads as one."""
-        return sum(counts[1:], start=counts[0])
-
     def named(self, measured: Iterable[Measurement]) -> list[Measurement]:
         """Measurements as those of this part; the short table shows pairs and margins."""
-        found = [one.placed({"memory": self.name}) for one in measured]
-        return [one if one.quantity.group.name in IN_SHORT_TABLE else _unannounced(one) for one in found]
+        found = []
+        for one in measured:
+            placed = one.placed({"memory": self.name})
+            quantity, group = placed.quantity, placed.quantity.group
+            silent = replace(placed, quantity=replace(quantity, group=replace(group, headline=())))
+            found.append(placed if group.name in IN_SHORT_TABLE else silent)
+        return found
 
     def measurements(self, counts: Counts, head: int | None = None) -> list[Measurement]:
         """The pairs, and if not of one head only, how full the part is and how many bits it holds."""
@@ -255,35 +254,19 @@ class Part:
 @torch.no_grad()
 def parts(model: ToyTransformer, task: Task) -> list[Part]:
     """The parts of a model that should hold a memory; those with a vector or weight that is not a number left out."""
-    bare = []
+    bare: list[Part] = []
+    headlines: list[Headline] = []  # what each part is for, and how many pairs it should hold
     for name, (wholes, heads) in by_name(filter(is_finite, task.holders(model))).items():
-        whole = None if wholes == heads else wholes[0]
-        if any(len(holder.association.keys) for holder in wholes):
-            bare.append(Part(name, whole, heads, PAIRS))
-    group = replace(PAIRS, headline=tuple(_headlines(bare, task)))
-    return [replace(part, group=group) for part in bare]
-
-
-def _headlines(found: Sequence[Part], task: Task) -> Iterator[Headline]:
-    """What each part is for and how many pairs it should hold; those that solve the task come first."""
-    for part in found:
+        first = wholes[0]
+        part = Part(name, None if wholes == heads else first, heads, PAIRS)
         n = sum(len(holder.association.keys) for holder in part.counted)
-        first = part.counted[0]
-        recalled = f"pairs recalled of {n}" + (" (no limit)" if first.unlimited else "")
-        job, rank = first.job, int(bool(task.solution) and part.name not in task.solution)
-        yield Headline(part.name, f"{job}: {recalled}" if job else recalled, rank)
-
-
-def _unannounced(measured: Measurement) -> Measurement:
-    quantity = measured.quantity
-    return replace(measured, quantity=replace(quantity, group=replace(quantity.group, headline=())))
-
-
-def _of_head(head: Holder) -> dict[str, Tensor]:
-    """What the rules make of the pairs of one head; nothing if these are so many that it would take seconds."""
-    stored = head.association
-    small = 0 < len(stored.keys) * len(stored.values) <= MANY
-    return best_matrices(stored, head.rank, quick=True) if small else {}
+        if n:
+            bare.append(part)
+            recalled = f"pairs recalled of {n}" + (" (no limit)" if first.unlimited else "")
+            rank = int(bool(task.solution) and name not in task.solution)  # those that solve the task come first
+            headlines.append(Headline(name, f"{first.job}: {recalled}" if first.job else recalled, rank))
+    group = replace(PAIRS, headline=tuple(headlines))
+    return [replace(part, group=group) for part in bare]
 
 
 # What it looks like inside
@@ -307,7 +290,3 @@ def _spectrum(holder: Holder) -> list[Measurement]:
     """The singular values, if it is a matrix of more than one column and row."""
     W = holder.memory
     return measure_spectrum(W, len(holder.association.keys)) if isinstance(W, Tensor) and min(W.shape) > 1 else []
-
-
-def _is_cheap(measured: Measurement) -> bool:
-    return measured.quantity.at.get("measure") in GLANCE.get(measured.quantity.group.name, ())

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -91,26 +92,16 @@ class Details:
     @property
     def figures(self) -> dict[str, Callable[[], object]]:
         """The figures by name, each drawn from what is here."""
-        unit = "in standard deviations of a score"
 
-        def margins() -> object:
-            from toytf.figures import histograms
+        def draw(name: str) -> object:
+            from toytf.figures import histograms, ranked
 
-            return histograms(self.margins, "Margins", lines=self.largest, x=f"margin, {unit}")
-
-        def scores() -> object:
-            from toytf.figures import histograms
-
-            return histograms(self.scores, "Scores", lines=self.levels, x=f"score, {unit}")
-
-        def spectrum() -> object:
-            from toytf.figures import ranked
-
+            unit = "in standard deviations of a score"
+            if name == "margins":
+                return histograms(self.margins, "Margins", lines=self.largest, x=f"margin, {unit}")
+            if name == "scores":
+                return histograms(self.scores, "Scores", lines=self.levels, x=f"score, {unit}")
             return ranked(self.spectra, "Singular values of √d W / ‖W‖", measured="measured", y="singular value")
 
-        drawn = {
-            "margins": (self.margins, margins),
-            "scores": (self.scores, scores),
-            "spectrum": (self.spectra, spectrum),
-        }
-        return {name: draw for name, (content, draw) in drawn.items() if content}
+        content = {"margins": self.margins, "scores": self.scores, "spectrum": self.spectra}
+        return {name: partial(draw, name) for name, panels in content.items() if panels}

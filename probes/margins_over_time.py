@@ -8,7 +8,7 @@ by 1 whenever log t does. Where vectors overlap, large steps first make margins 
 faster in the end (Cabannes, Simsek, Bietti 2024).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,8 +92,10 @@ class MarginsOverTime(CourseProbe):
                 panels[name] = path.panel(self.config.keys)
         at, losses = [*course.losses], [*course.losses.values()]
         high = [(at[spike.first], at[spike.last], spike.benign) for spike in spikes(losses, self.config.delta)]
-        if len(losses) > 1:
-            found += _of_loss(losses, high)
+        if len(losses) > 1:  # how many spikes there are, how many of them benign, and where they lie
+            counts = {"count": len(high), "benign": sum(good for _, _, good in high), "increases": increases(losses)}
+            ends = {"first": high[0][0], "last": high[-1][1]} if high else {}
+            found += [LOSS_SPIKES.measurement(float(n), name) for name, n in {**counts, **ends}.items()]
         told = {metric: pairs for metric, pairs in failures.items() if pairs}
         return ProbeResult(found, told, lambda: margin_curves(panels, course.losses, high))
 
@@ -146,10 +148,11 @@ class Path:
         return recalled[:-1] & ~recalled[1:]
 
     def measurements(self, since: float) -> Iterator[Measurement]:
-        """What it comes to; the slope over the steps from this fraction of them on."""
+        """What it comes to; the slope over the steps t ≥ since · T, without t = 0, if these are enough."""
         margins = self.margins
-        slope = log_slope(self.steps, margins.mean(1), since)
-        if slope is not None:
+        late = [i for i, step in enumerate(self.steps) if step >= max(1, since * self.steps[-1])]
+        if len(late) >= FEWEST:  # dm / d log t by least squares
+            slope = float(np.polyfit(np.log([self.steps[i] for i in late]), margins.mean(1)[late], 1)[0])
             yield MARGIN_GROWTH.measurement(slope, measure="slope", theory=1.0 if self.law else None)
         yield MARGIN_GROWTH.measurement(float(margins[-1].mean()), measure="mean")
         yield MARGIN_GROWTH.measurement(float(margins[-1].min()), measure="min")
@@ -177,14 +180,6 @@ class Path:
         return [self.stored.key_name(z) for z in self.pairs] if self.stored is not None else []
 
 
-def log_slope(steps: Sequence[int], values: Float[np.ndarray, "t"], since: float) -> float | None:
-    """dm / d log t by least squares over the steps t ≥ since · T, without t = 0; None if there are too few."""
-    late = [i for i, step in enumerate(steps) if step >= max(1, since * steps[-1])]
-    if len(late) < FEWEST:
-        return None
-    return float(np.polyfit(np.log([steps[i] for i in late]), values[late], 1)[0])
-
-
 def _held(model: ToyTransformer, task: Task) -> Iterator[tuple[Learned, Tensor]]:
     """The matrices that should hold pairs, rather than a distribution."""
     return ((held, W) for held, W in learned_matrices(model, task) if held.conditional is None)
@@ -193,19 +188,7 @@ def _held(model: ToyTransformer, task: Task) -> Iterator[tuple[Learned, Tensor]]
 def _follows_the_law(held: Learned, model: ToyTransformer, task: Task) -> bool:
     """Are the scores of this matrix the logits, its vectors orthogonal, and is it one parameter that is trained?"""
     attended = task.n_positions == 1 and held.slot.part == "OV" and model.attention(held.slot.layer).W_V is None
-    return attended and all(map(_are_orthogonal, (held.association.keys, held.association.values)))
-
-
-def _are_orthogonal(vectors: Float[Tensor, "n d"]) -> bool:
-    unit = torch.nn.functional.normalize(exact(vectors), dim=1)
-    return bool(((unit @ unit.T).fill_diagonal_(0).abs() < ORTHOGONAL).all())
-
-
-def _of_loss(losses: Sequence[float], high: Sequence[tuple[int, int, bool]]) -> Iterator[Measurement]:
-    """How many spikes there are, how many of them benign, and where they lie."""
-    yield LOSS_SPIKES.measurement(float(len(high)), "count")
-    yield LOSS_SPIKES.measurement(float(sum(benign for _, _, benign in high)), "benign")
-    yield LOSS_SPIKES.measurement(float(increases(losses)), "increases")
-    if high:
-        yield LOSS_SPIKES.measurement(float(high[0][0]), "first")
-        yield LOSS_SPIKES.measurement(float(high[-1][1]), "last")
+    both = (held.association.keys, held.association.values)
+    units = [torch.nn.functional.normalize(exact(vectors), dim=1) for vectors in both] if attended else []
+    cosines = [(unit @ unit.T).fill_diagonal_(0).abs() for unit in units]
+    return attended and all(bool((one < ORTHOGONAL).all()) for one in cosines)

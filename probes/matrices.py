@@ -22,14 +22,13 @@ from toytf.task import Task
 class Learned:
     """What a model holds where an Association should be: W [d_out d_in], all heads summed, or a non-linear map.
 
-    rank is the width that W passes through: all heads together when it is factored; slot is where the model has it;
-    conditional is p(y|z), if that should be stored instead of single answers (see `toytf.task.Memory`).
+    slot is where the model has it; conditional is p(y|z), if that should be stored instead of single answers (see
+    `toytf.task.Memory`).
     """
 
     name: str
     association: Association
     memory: Readable
-    rank: int
     slot: Slot
     conditional: Float[Tensor, "n m"] | None = None
 
@@ -46,10 +45,10 @@ def learned_memories(model: ToyTransformer, task: Task) -> list[Learned]:
     found = []
     for name, wanted in memories(model, task).items():
         read: Readable = partial(model.read, wanted.slot)
-        if _is_linear(model, wanted.slot):
+        feed_forward = model.feed_forward(wanted.slot.layer) if wanted.slot.part == "FF" else None
+        if feed_forward is None or feed_forward.linear:
             read = model.read(wanted.slot, identity).T  # the model has x @ W, an Association W e
-        rank = _width(model, wanted.slot)
-        found.append(Learned(name, wanted.association, read, rank, wanted.slot, wanted.conditional))
+        found.append(Learned(name, wanted.association, read, wanted.slot, wanted.conditional))
     return found
 
 
@@ -83,14 +82,3 @@ def worst_pairs(stored: Association, memory: Readable, unit: float, limit: int) 
         for z in margins.argsort().tolist()[:limit]
         if margins[z].isfinite()
     ]
-
-
-def _is_linear(model: ToyTransformer, slot: Slot) -> bool:
-    feed_forward = model.feed_forward(slot.layer) if slot.part == "FF" else None
-    return feed_forward is None or feed_forward.linear
-
-
-def _width(model: ToyTransformer, slot: Slot) -> int:
-    attention, d = model.config.attention, model.config.d_model
-    factored = {"KQ": attention.kq == "factored", "OV": attention.ov == "factored", "FF": False}[slot.part]
-    return min(d, attention.n_heads * model.config.d_head) if factored else d

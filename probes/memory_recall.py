@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from probes.config import MemoryRecallProbeConfig
 from toytf.holder import memories
@@ -80,11 +78,12 @@ class MemoryRecall(Probe):
                 for head in range(n_heads):
                     found += _recall(stored, partial(read, head=head), {"memory": name, "head": head}, group)
             if memory.conditional is not None:
-                logits = stored.scores(read)
-                chance = _divergence(memory.conditional, torch.zeros_like(logits))
-                found.append(
-                    KL.measurement(_divergence(memory.conditional, logits), ideal=0.0, chance=chance, memory=name)
+                logits, wanted_p = stored.scores(read), memory.conditional
+                learned, chance = (  # mean over keys of KL(conditional ‖ softmax(logits)), in nats
+                    float(torch.nn.functional.kl_div(one.log_softmax(1), wanted_p, reduction="batchmean"))
+                    for one in (logits, torch.zeros_like(logits))
                 )
+                found.append(KL.measurement(learned, ideal=0.0, chance=chance, memory=name))
         return ProbeResult(found, failures)
 
 
@@ -106,8 +105,3 @@ def _recall(association: Association, read: Readable, at: Mapping[str, Scalar], 
         weighted = float(association.recall(read, weighted=True))
         found.append(group.measurement(weighted, ideal=1.0, chance=chance, weighted=True))
     return [measured.placed(at) for measured in found]
-
-
-def _divergence(conditional: Float[Tensor, "n m"], logits: Float[Tensor, "n m"]) -> float:
-    """Mean over keys of KL(conditional ‖ softmax(logits)), in nats."""
-    return float(torch.nn.functional.kl_div(logits.log_softmax(1), conditional, reduction="batchmean"))

@@ -5,7 +5,7 @@ was not needed; if it is solved worse, it was. The task says what the ideal part
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -106,20 +106,10 @@ class Transplant(Probe):
                 measured = TRANSPLANT.measurement(value, name, **levels, theory=theory, memory=memory)
                 return measured.placed({"rule": rule}, plain=("rule",) if rule == PLAIN else ())
 
-            found += _one_by_one_and_together(grafts, task, measure)
+            found += [measure([graft], "ideal", graft.name) for graft in grafts]
+            together = [graft for graft in grafts if set(graft.memories) & set(task.solution)] or [*grafts]
+            found.append(measure(together, "ideal_all"))
+            for graft in together:
+                others = [other for other in together if other is not graft]
+                found.append(measure(others, "ideal_all_but", graft.name))
         return ProbeResult(found)
-
-
-def _one_by_one_and_together(
-    grafts: Sequence[Graft], task: Task, measure: Callable[..., Measurement]
-) -> list[Measurement]:
-    """Each part alone, all that solve the task together, and these with one learned part put back."""
-    together = [graft for graft in grafts if set(graft.memories) & set(task.solution)] or [*grafts]
-    return [
-        *(measure([graft], "ideal", memory=graft.name) for graft in grafts),
-        measure(together, "ideal_all"),
-        *(
-            measure([other for other in together if other is not graft], "ideal_all_but", memory=graft.name)
-            for graft in together
-        ),
-    ]

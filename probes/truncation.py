@@ -76,18 +76,16 @@ def matrix_ranks(model: ToyTransformer) -> dict[str, int]:
 @torch.no_grad()
 def truncate_in(model: ToyTransformer, name: str, rank: int) -> None:
     """Truncate one matrix of a model, in place."""
-    block, part, leaf = re.fullmatch(r"blocks\.(\d+)\.(attn|mlp)\.(\w+)", name).groups()  # type: ignore[union-attr]
-    layer = int(block)
-    if part == "mlp":
-        W = model.get_parameter(name)
-        W.copy_(truncate(W, rank))
-        return
-    attention = model.attention(layer)
+    _, layer, part, leaf = name.split(".")
+    attention = model.attention(int(layer))
     if leaf not in PRODUCTS:
         W = model.get_parameter(name)
-        heads = "head k d -> (head k) d" if leaf == "W_O" else "head d k -> d (head k)"
-        flat, back = heads, " -> ".join(reversed(heads.split(" -> ")))
-        W.copy_(rearrange(truncate(rearrange(W, flat), rank), back, head=attention.n_heads))
+        apart, flat = ("head k d", "(head k) d") if leaf == "W_O" else ("head d k", "d (head k)")
+        if part == "mlp":
+            W.copy_(truncate(W, rank))
+        else:
+            of_rank = truncate(rearrange(W, f"{apart} -> {flat}"), rank)
+            W.copy_(rearrange(of_rank, f"{flat} -> {apart}", head=attention.n_heads))
         return
     first, second = (getattr(attention, weight) for weight in PRODUCTS[leaf])
     if first is None:  # joint: the second weight alone holds the product, or its transpose
@@ -99,24 +97,6 @@ def truncate_in(model: ToyTransformer, name: str, rank: int) -> None:
     left, right = a[..., :rank] * half[:, None], half[..., None] * b[:, :rank]
     first.zero_()[..., :rank] = left
     (second if leaf == "W_OV" else second.mT).zero_()[:, :rank] = right
-
-
-def _without(model: ToyTransformer, task: Task, batch: Batch, name: str, rank: int) -> dict[str, float]:
-    changed = copy.deepcopy(model)
-    truncate_in(changed, name, rank)
-    return goal_metrics(changed, task, batch)
-
-
-def _in_words(quantity: str) -> str:
-    """What a panel shows."""
-    answer = quantity.removeprefix("p_")
-    return quantity if answer == quantity else f"probability of {'the right answer' if answer == 'correct' else answer}"
-
-
-def _with_layer(name: str) -> str:
-    """A matrix with the number of its layer, as memories have it: `W_OV1 (blocks.0.attn.W_OV)`."""
-    _, layer, _, leaf = name.split(".")
-    return f"{leaf}{int(layer) + 1} ({name})"
 
 
 class Truncation(Probe):
@@ -166,12 +146,20 @@ class Truncation(Probe):
         kept: dict[str, dict[str, list[tuple[float, float]]]] = {}
         known, ranks = task.references(), matrix_ranks(model)
         for at, fraction, rank in self._cases(model):
-            name = str(at["matrix"])
-            for quantity, value in (whole if rank == ranks[name] else _without(model, task, batch, name, rank)).items():
+            name, metrics = str(at["matrix"]), whole
+            if rank < ranks[name]:
+                changed = copy.deepcopy(model)
+                truncate_in(changed, name, rank)
+                metrics = goal_metrics(changed, task, batch)
+            _, layer, _, leaf = name.split(".")
+            label = f"{leaf}{int(layer) + 1} ({name})"  # counted as memories are: `W_OV1 (blocks.0.attn.W_OV)`
+            for quantity, value in metrics.items():
                 variant = None if quantity == "accuracy" else quantity
                 measured = TRUNCATED.measurement(value, quantity=variant).placed(at)
                 found.append(replace(measured, reference=known.get((task.goal, quantity), Reference())))
-                kept.setdefault(_in_words(quantity), {}).setdefault(_with_layer(name), []).append((fraction, value))
+                answer = "the right answer" if quantity == "p_correct" else quantity.removeprefix("p_")
+                panel = f"probability of {answer}" if quantity.startswith("p_") else quantity
+                kept.setdefault(panel, {}).setdefault(label, []).append((fraction, value))
 
         def draw() -> object:
             from toytf.figures import lines

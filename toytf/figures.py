@@ -131,9 +131,7 @@ def lines(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], tit
         for i, (label, points) in enumerate(series.items()):
             across, up = zip(*sorted(points), strict=True)
             style = {"color": COLOURS[i % len(COLOURS)], "dash": _DASHES[i // len(COLOURS) % len(_DASHES)]}
-            trace = go.Scatter(
-                x=across, y=up, name=label, line=style, mode="lines+markers", legendgroup=label, showlegend=row == 1
-            )
+            trace = go.Scatter(x=across, y=up, name=label, line=style, mode="lines+markers", legendgroup=label)
             figure.add_trace(trace, row=row, col=1)
     return _styled_panels(figure, title, x=x, rows=len(panels))
 
@@ -176,7 +174,7 @@ def histograms(
     x: str,
 ) -> go.Figure:
     """Samples as densities, one panel below the other: panels[panel][label], and named vertical lines[panel][label]."""
-    figure, in_legend = _panels(panels), _first_of_each()
+    figure = _panels(panels)
     for row, (panel, all_samples) in enumerate(panels.items(), start=1):
         samples = {label: values for label, values in all_samples.items() if len(values)}
         edges = np.histogram_bin_edges(np.concatenate([*samples.values()]) if samples else [], bins=_BINS)
@@ -186,14 +184,14 @@ def histograms(
             tallest = max(tallest, float(density.max()))
             bars = go.Bar(
                 x=(edges[1:] + edges[:-1]) / 2, y=density, width=np.diff(edges), name=label, legendgroup=label,
-                showlegend=in_legend(label), marker_color=COLOURS[i % len(COLOURS)], marker_line_width=0, opacity=0.6,
+                marker_color=COLOURS[i % len(COLOURS)], marker_line_width=0, opacity=0.6,
             )  # fmt: skip
             figure.add_trace(bars, row=row, col=1)
         for i, (label, level) in enumerate(lines.get(panel, {}).items()):
             line = {"dash": _DASHES[i % len(_DASHES)], "width": 1.5, "color": "black"}
             mark = go.Scatter(
-                x=[level, level], y=[0, tallest], name=label, legendgroup=label, showlegend=in_legend(label),
-                mode="lines", line=line, hovertemplate=f"{label}: {level:.3f}<extra></extra>",
+                x=[level, level], y=[0, tallest], name=label, legendgroup=label, mode="lines", line=line,
+                hovertemplate=f"{label}: {level:.3f}<extra></extra>",
             )  # fmt: skip
             figure.add_trace(mark, row=row, col=1)
     figure.update_layout(barmode="overlay", bargap=0)
@@ -204,12 +202,12 @@ def ranked(
     panels: Mapping[str, Mapping[str, "NDArray[np.float64]"]], title: str, *, measured: str, y: str
 ) -> go.Figure:
     """Values in descending order against their rank, one panel below another: `measured` as dots, others as lines."""
-    figure, in_legend = _panels(panels), _first_of_each()
+    figure = _panels(panels)
     for row, values_by_label in enumerate(panels.values(), start=1):
         for i, (label, values) in enumerate(values_by_label.items()):
             curve = go.Scatter(
                 x=np.arange(1, len(values) + 1), y=np.sort(values)[::-1], name=label, legendgroup=label,
-                showlegend=in_legend(label), mode="markers" if label == measured else "lines", marker_size=4,
+                mode="markers" if label == measured else "lines", marker_size=4,
                 line={"dash": _DASHES[i % len(_DASHES)], "width": 1.5}, marker_color=COLOURS[i % len(COLOURS)],
             )  # fmt: skip
             figure.add_trace(curve, row=row, col=1)
@@ -267,21 +265,16 @@ def scaling_curves(
         line = {"color": "gray", "dash": dash, "width": 1.5}
         figure.add_trace(go.Scatter(x=across, y=[*map(guide, across)], name=label, mode="lines", line=line))
     log_x = log_x and not any(value <= 0 for value in across)
+    places = np.log(across) if log_x else np.asarray(across)
+    ticks: list[int] = []  # those that can be read side by side on the axis: each 1/25 of it from the next
+    for i, place in enumerate(places):
+        if not ticks or place - places[ticks[-1]] >= (places[-1] - places[0]) / 25:
+            ticks.append(i)
+    at = [across[i] for i in ticks]
     up = [value for curve in curves.values() for value in (*curve.measured, *curve.theory) if value is not None]
-    ticks, kind = _apart(across, log=log_x), "log" if log_x else "linear"
-    figure.update_xaxes(type=kind, tickvals=ticks, ticktext=[f"{value:g}" for value in ticks])
+    figure.update_xaxes(type="log" if log_x else "linear", tickvals=at, ticktext=[f"{value:g}" for value in at])
     figure.update_yaxes(type="log" if log_y and not any(value <= 0 for value in up) else "linear", title=y)
     return styled(figure, title, x=x, height=520)
-
-
-def _apart(values: Sequence[float], *, log: bool) -> list[float]:
-    """Those of ascending values that can be read side by side on an axis: each 1/25 of it from the next."""
-    places = np.log(values) if log else np.asarray(values)
-    kept: list[int] = []
-    for i, place in enumerate(places):
-        if not kept or place - places[kept[-1]] >= (places[-1] - places[0]) / 25:
-            kept.append(i)
-    return [values[i] for i in kept]
 
 
 def is_geometric(values: Sequence[float]) -> bool:
@@ -359,20 +352,12 @@ def _panels(panels: Mapping[str, Any]) -> go.Figure:
     )
 
 
-def _first_of_each() -> Callable[[str], bool]:
-    """Is this the first time the label is seen? The panels share one legend."""
-    seen: set[str] = set()
-
-    def is_new(label: str) -> bool:
-        new = label not in seen
-        seen.add(label)
-        return new
-
-    return is_new
-
-
 def _styled_panels(figure: go.Figure, title: str, *, x: str, rows: int) -> go.Figure:
-    """The axis named and the legend shown once, below the last panel, however many there are."""
+    """The axis named and the legend shown once, below the last panel, with every name once, however many there are."""
+    names: set[str] = set()
+    for trace in figure.data:
+        trace.showlegend = trace.name not in names
+        names.add(trace.name)
     height = 160 + 240 * max(rows, 1)
     figure.update_xaxes(title=x, row=max(rows, 1))
     return styled(figure, title, height=height).update_layout(legend_y=-80 / height)

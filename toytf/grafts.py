@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -49,11 +50,13 @@ def matrix_grafts(task: Task, model: ToyTransformer, rule: str, strength: float)
             feed_forward is not None and not feed_forward.linear
         ):
             continue
-        hebbian, ideal = (_sum(in_slot.values(), of) for of in ("hebbian", rule))
+        hebbian, ideal = (
+            torch.stack([memory.matrix(of) for memory in in_slot.values()]).sum(0) for of in ("hebbian", rule)
+        )
         size = strength * model.read(slot, identity).norm() / hebbian.norm().clamp_min(1e-12)
         if rule != "hebbian":
             size = size * _stored_score(in_slot.values(), hebbian) / _stored_score(in_slot.values(), ideal)
-        graft = Graft(tuple(in_slot), _writer(slot, size * ideal))
+        graft = Graft(tuple(in_slot), partial(_write, slot=slot, W=size * ideal))
         try:
             graft.implant(trial)
         except UserError as refused:
@@ -65,10 +68,6 @@ def matrix_grafts(task: Task, model: ToyTransformer, rule: str, strength: float)
     return found
 
 
-def _sum(memories: Iterable[Memory], rule: str) -> Float[Tensor, "d_out d_in"]:
-    return torch.stack([memory.matrix(rule) for memory in memories]).sum(0)
-
-
 def _stored_score(memories: Iterable[Memory], W: Float[Tensor, "d_out d_in"]) -> Float[Tensor, ""]:
     """⟨u_{f(z)}ᵀ W e_z⟩ over all pairs."""
     stored = [memory.association for memory in memories]
@@ -76,11 +75,6 @@ def _stored_score(memories: Iterable[Memory], W: Float[Tensor, "d_out d_in"]) ->
     return torch.cat(of_pairs).mean()
 
 
-def _writer(slot: Slot, W: Float[Tensor, "d_model d_model"]) -> Callable[[ToyTransformer], None]:
+def _write(model: ToyTransformer, slot: Slot, W: Float[Tensor, "d_model d_model"]) -> None:
     """Make W e_z what the slot answers to e_z; scores in KQ are scaled afterwards, as those of the learned matrix."""
-
-    def write(model: ToyTransformer) -> None:
-        scale = model.attention(slot.layer).scale if slot.part == "KQ" else 1.0
-        model.write(slot, W.T / scale)
-
-    return write
+    model.write(slot, W.T / (model.attention(slot.layer).scale if slot.part == "KQ" else 1.0))

@@ -106,16 +106,8 @@ def _attention(name: str, memory: Memory, model: ToyTransformer) -> Iterator[Hol
         together = n_heads if head is None else 1
         W = model.read(slot, identity, head=head).T  # the model has x @ W, an Association W e
         rank = min(d, together * width)
-        yield Holder(
-            name,
-            memory.association,
-            W,
-            freedom(model.config, slot, together),
-            rank if rank < d else None,
-            head,
-            memory.job,
-            unlimited=memory.unlimited,
-        )
+        free, narrow = freedom(model.config, slot, together), rank if rank < d else None
+        yield Holder(name, memory.association, W, free, narrow, head, memory.job, unlimited=memory.unlimited)
 
 
 def freedom(config: ModelConfig, slot: Slot, n_heads: int = 1) -> int:

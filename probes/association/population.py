@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 
 from probes.association.config import PopulationProbeConfig
 from tasks.association.population import Population, population
@@ -86,7 +86,11 @@ class PopulationProbe(Probe):
 def _errors(found: Population, task: AssociationTask, model: ToyTransformer) -> Iterator[Measurement]:
     """Error and loss, the parts of the error, and what a constant answer reaches."""
     M = len(task.output_names)
-    guess, fit = 1 - 1 / M, _fit(model, task)
+    guess, fit = 1 - 1 / M, None
+    stores = [holder for holder in task.holders(model) if holder.head is None]
+    if len(stores) == 1:  # how many pairs fit into it; any number if there is no rival
+        limits = stores[0].limits or matrix_limits(stores[0].association, stores[0].rank)
+        fit = None if limits is None or not math.isfinite(limits.at_values) else int(limits.at_values)
 
     def of_error(some: Bool[np.ndarray, "input"], part: str | None = None) -> Measurement:
         p = found.frequencies
@@ -107,15 +111,6 @@ def _errors(found: Population, task: AssociationTask, model: ToyTransformer) -> 
     yield POPULATION.measurement(constant["loss"], quantity="loss", heuristic="constant")
 
 
-def _fit(model: ToyTransformer, task: AssociationTask) -> int | None:
-    """How many pairs fit into the part that should store them; None if there are several parts, or no rival."""
-    stores = [holder for holder in task.holders(model) if holder.head is None]
-    if len(stores) != 1:
-        return None
-    limits = stores[0].limits or matrix_limits(stores[0].association, stores[0].rank)
-    return None if limits is None or not math.isfinite(limits.at_values) else int(limits.at_values)
-
-
 def _by_frequency(found: Population) -> Iterator[Measurement]:
     """The line that fits the margins best, as a function of ln p; nothing if all inputs are equally frequent."""
     x, y = np.log(found.frequencies), found.margins
@@ -131,23 +126,16 @@ def _by_frequency(found: Population) -> Iterator[Measurement]:
         )
 
 
-def _some(frequencies: Float[np.ndarray, "input"]) -> Int[np.ndarray, "shown"]:
-    """The inputs to show: all, or the frequent ones and, evenly on a logarithmic axis of ranks, some of the others."""
-    order: Int[np.ndarray, "input"] = np.argsort(-frequencies, kind="stable")
-    if len(order) <= SHOWN:
-        return order
-    ranks = np.unique(np.geomspace(1, len(order), SHOWN).astype(int)) - 1
-    chosen: Int[np.ndarray, "shown"] = order[ranks]
-    return chosen
-
-
 def _figure(found: Population, task: AssociationTask) -> object:
     """Every input as a dot, right or wrong; a few that are wrong by name."""
     import plotly.graph_objects as go
 
     from toytf.figures import COLOURS, LONGEST_NAME, LONGEST_TICK, empty_figure, literal, styled
 
-    shown, targets = _some(found.frequencies), task.targets.tolist()
+    shown = np.argsort(-found.frequencies, kind="stable")
+    if len(shown) > SHOWN:  # the frequent ones and, evenly on a logarithmic axis of ranks, some of the others
+        shown = shown[np.unique(np.geomspace(1, len(shown), SHOWN).astype(int)) - 1]
+    targets = task.targets.tolist()
     size = 8 if len(shown) <= FEW else 5
     figure = empty_figure()
     for label, colour, wrong in (("right", COLOURS[0], False), ("wrong", COLOURS[1], True)):

@@ -3,9 +3,6 @@
 L = L_direct + L_FF as in `tasks.factual.streams`.
 """
 
-from jaxtyping import Float
-from torch import Tensor
-
 from probes.factual.additivity import two_way, unknown_pairs
 from probes.factual.config import FactStorageProbeConfig
 from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction
@@ -92,13 +89,10 @@ class FactStorage(TableProbe):
                 interaction = split.interaction
         accuracies |= {name: accuracy(path, task, U) for name, path in alone.items()}
         found = [FACT_STORAGE.measurement(value, name, chance=1 / U.shape[1]) for name, value in accuracies.items()]
-        found += [FACT_MARGIN.measurement(mean_margin(path, task, U), name, chance=0.0) for name, path in alone.items()]
+        against = U.T[task.targets] - U.mean(1)  # with L = x U, E[L_{a*} − mean_a L] is E[xᵀ (u_{a*} − ū)]
+        for name, path in alone.items():
+            margin = float((path.mean(1) * against).sum(1).mean())
+            found.append(FACT_MARGIN.measurement(margin, name, chance=0.0))
         if interaction is not None:
             found.append(FACT_STORAGE.measurement(interaction, "feed_forward_interaction"))
         return ProbeResult(found)
-
-
-def mean_margin(x: Float[Tensor, "fact draw d"], task: FactualTask, U: Float[Tensor, "d A"]) -> float:
-    """E[L_{a*} − mean_a L] with L = x U, so E[xᵀ (u_{a*} − ū)]."""
-    against = U.T[task.targets] - U.mean(1)
-    return float((x.mean(1) * against).sum(1).mean())

@@ -12,8 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.factual.config import PairMemoryProbeConfig
-from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction_answered, missed
+from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction, missed
 from tasks.factual.ideal_values import read_out
+from tasks.factual.streams import answered
 from tasks.factual.tables import FactTables, fact_tables, in_chunks, width_of
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
@@ -96,7 +97,7 @@ class PairMemory(TableProbe):
             if task.end is not None and where.any():
                 x = (attended + exchanged(tables, task, r))[where]
                 stored = in_chunks(part, width, x)
-                right = fraction_answered(part.add(x, stored), U, target[where])
+                right = fraction(answered(part.add(x, stored), U, target[where]))
                 found.append(PAIR_MEMORY.measurement(right, "swap", ideal=1.0, chance=guess, relation=relation))
         return ProbeResult(found, failures)
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.factual.config import MANY_FACTS
-from tasks.factual.streams import answered, answers, facts_answered
+from tasks.factual.streams import answers, facts_answered
 from tasks.factual.tables import why_no_tables
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
@@ -25,16 +25,6 @@ def factual(kind: str, task: Task) -> FactualTask:
     if not isinstance(task, FactualTask):
         raise UserError(f'probe "{kind}" measures facts: it needs task.kind = factual, got {task.config.kind}')
     return task
-
-
-def require_tables(kind: str, model: ToyTransformer) -> None:
-    """Refuse a model whose attention is not a function of tokens alone."""
-    reason = why_no_tables(model)
-    if reason:
-        raise UserError(
-            f'probe "{kind}" reads attention as tables over tokens: it needs one layer of softmax attention without '
-            f"positions and LayerNorm, but this model has {reason}"
-        )
 
 
 class FactProbe(Probe):
@@ -66,7 +56,12 @@ class TableProbe(FactProbe):
     def check(self, model: ToyTransformer, task: Task) -> None:
         """Refuse a task without facts, and a model whose attention is no table over tokens."""
         super().check(model, task)
-        require_tables(self.config.kind, model)
+        reason = why_no_tables(model)
+        if reason:
+            raise UserError(
+                f'probe "{self.config.kind}" reads attention as tables over tokens: it needs one layer of softmax '
+                f"attention without positions and LayerNorm, but this model has {reason}"
+            )
 
 
 def feed_forward(kind: str, model: ToyTransformer) -> FeedForward | None:
@@ -85,13 +80,6 @@ def feed_forward(kind: str, model: ToyTransformer) -> FeedForward | None:
 def accuracy(x: Float[Tensor, "fact *draw d"], task: FactualTask, U: Float[Tensor, "d answer"]) -> float:
     """How often the likeliest answer is right, over facts and draws."""
     return fraction(facts_answered(x, task, U))
-
-
-def fraction_answered(
-    x: Float[Tensor, "n d"], U: Float[Tensor, "d answer"], targets: Int[Tensor, "n"], few: int = 256
-) -> float:
-    """How often argmax_a xᵀ u_a is the target; few: as in `answered`."""
-    return fraction(answered(x, U, targets, few))
 
 
 def fraction(right: Bool[Tensor, "..."]) -> float:

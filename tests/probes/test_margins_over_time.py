@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
 import toytf
 from probes.config import MarginsOverTimeProbeConfig
-from probes.margins_over_time import MarginsOverTime, log_slope
+from probes.margins_over_time import MarginsOverTime
+from probes.margins_over_time import Path as MarginPath
 from toytf.build import build_model, build_task
 from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, UserError
@@ -98,10 +100,14 @@ def test_a_matrix_that_is_frozen_is_not_told_of(setting: tuple[Task, ToyTransfor
 
 def test_a_slope_is_fitted_to_the_last_part_only() -> None:
     steps, kink = [0, 1, 2, 10, 100, 1000], [9.0, -5.0, 7.0, math.log(10), math.log(100), math.log(1000)]
-    slope = log_slope(steps, torch.tensor(kink, dtype=torch.float64).numpy(), 0.01)
-    assert slope == pytest.approx(1, rel=1e-9)  # from step 10 on
-    assert log_slope(steps, torch.tensor(kink, dtype=torch.float64).numpy(), 0.25) is None  # one checkpoint is left
-    assert log_slope([0], torch.zeros(1).numpy(), 0.0) is None
+
+    def slopes(path: MarginPath, since: float) -> list[float | None]:
+        return [one.value for one in path.measurements(since) if one.quantity.at["measure"] == "slope"]
+
+    path = MarginPath(steps, [np.array([margin]) for margin in kink])
+    assert slopes(path, 0.01) == pytest.approx([1], rel=1e-9)  # from step 10 on
+    assert slopes(path, 0.25) == []  # one checkpoint is left
+    assert slopes(MarginPath([0], [np.zeros(1)]), 0.0) == []
 
 
 def test_the_scores_of_attention_are_divided_by_its_scale(setting: tuple[Task, ToyTransformer]) -> None:

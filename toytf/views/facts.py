@@ -138,15 +138,9 @@ class FactSheet:
         summary = f"<p>{self.n_known:,} of {self.n_facts:,} facts known</p>"
         if not wrong:
             return summary
-        rows = "".join(
-            f"<tr>{_cells(fact.subject, fact.relation, fact.said, fact.right, f'{fact.margin:.2f}')}</tr>"
-            for fact in wrong
-        )
+        cells = [(fact.subject, fact.relation, fact.said, fact.right, f"{fact.margin:.2f}") for fact in wrong]
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in cells)
         head = "<tr><th>subject</th><th>relation</th><th>says</th><th>is</th><th>margin</th></tr>"
         more = self.n_facts - self.n_known - len(wrong)
         rest = f"<p>and {more:,} more</p>" if more else ""
         return f"{summary}<table><thead>{head}</thead><tbody>{rows}</tbody></table>{rest}"
-
-
-def _cells(*texts: str) -> str:
-    return "".join(f"<td>{escape(text)}</td>" for text in texts)

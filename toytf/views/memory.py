@@ -11,6 +11,7 @@ softmax_y of the scores, and ideal the distribution itself, both as they are.
 import math
 from dataclasses import dataclass
 from html import escape
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,7 +155,8 @@ def memory_views(model: ToyTransformer, task: Task) -> dict[str, MemoryView]:
         holders, wanted = by_name(task.holders(model)), memories(model, task)
     found = {}
     for wholes, heads in holders.values():
-        for holder in wholes if wholes == heads else [*wholes, *filter(_is_small, heads)]:
+        sizes = [(head, len(head.association.keys) * len(head.association.values)) for head in heads]
+        for holder in wholes if wholes == heads else [*wholes, *(head for head, size in sizes if size <= SMALL)]:
             name = holder.name if holder.head is None else f"{holder.name}, head {holder.head}"
             if len(holder.association.keys) and is_finite(holder):
                 found[name] = _of_holder(name, holder)
@@ -164,10 +166,6 @@ def memory_views(model: ToyTransformer, task: Task) -> dict[str, MemoryView]:
             p = stored.scores(lambda keys, slot=slot: model.read(slot, keys)).softmax(1)  # type: ignore[misc]
             found[name] = _of_distribution(name, memory.job, stored, p, memory.conditional)
     return found
-
-
-def _is_small(head: Holder) -> bool:
-    return len(head.association.keys) * len(head.association.values) <= SMALL
 
 
 def _of_holder(name: str, holder: Holder) -> MemoryView:
@@ -198,24 +196,11 @@ def _of_distribution(
     name: str, job: str, stored: Association, learned: Float[Tensor, "n m"], wanted: Float[Tensor, "n m"]
 ) -> MemoryView:
     """p(y|z) as it is, learned and wanted; there are no pairs."""
-    table = _Table(stored)
-    none = np.zeros(0, dtype=np.int64)
-    values = tuple(stored.value_name(y) for y in range(len(stored.values)))
+    table, values = _Table(stored), tuple(stored.value_name(y) for y in range(len(stored.values)))
     found, asked = (table.picture(p)[0] for p in (learned, wanted))
+    none, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)
     return MemoryView(
-        name,
-        job,
-        *table.names,
-        found,
-        asked,
-        table.right,
-        (),
-        none,
-        none,
-        np.zeros(0),
-        values,
-        np.zeros(0),
-        table.blocks,
+        name, job, *table.names, found, asked, table.right, (), none, none, nothing, values, nothing, table.blocks
     )
 
 
@@ -261,19 +246,10 @@ def _different(stored: Association) -> tuple[Int[np.ndarray, "n"], list[str]]:
     names: list[list[str]] = [[] for _ in numbers]
     for z, number in enumerate(of_pair):
         names[number].append(stored.key_name(z))
-    return np.array(of_pair), [*map(_in_common, names)]
-
-
-def _in_common(names: list[str]) -> str:
-    """What pairs of one key share in their names, part by part: `s1` of `s1, r1` and `s1, r2`."""
-    if len(set(names)) == 1:
-        return names[0]
-    shared = []
-    for parts in zip(*(name.split(", ") for name in names), strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return ", ".join(shared) or "all pairs"
+    # Pairs of one key are called what their names begin with, part by part: `s1` of `s1, r1` and `s1, r2`.
+    alike = [zip(*(name.split(", ") for name in own), strict=False) for own in names]
+    common = [takewhile(lambda part: len({*part}) == 1, parts) for parts in alike]
+    return np.array(of_pair), [", ".join(part[0] for part in parts) or "all pairs" for parts in common]
 
 
 def _largest_is_one(values: Float[np.ndarray, "a b"], largest: float) -> Float[np.ndarray, "a b"]:

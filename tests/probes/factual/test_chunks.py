@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from probes.factual import tables as probe_tables
 from probes.factual.additivity import two_way
 from probes.factual.config import MANY_FACTS
-from probes.factual.tables import fraction_answered
+from probes.factual.tables import fraction
 from tasks.factual import tables
 from tasks.factual.config import FactualConfig
-from tasks.factual.streams import answers, are_answered, final_streams, margins
+from tasks.factual.streams import answered, answers, are_answered, final_streams, margins
 from tasks.factual.task import FactualTask
 from toytf.build import build_model, build_probe, build_task
 from toytf.config.plugins import load_config, plugins
@@ -111,13 +111,13 @@ def test_answers_are_counted_as_argmax_gives_them(data: st.DataObject) -> None:
     said = (x @ U).argmax(1)
     assert torch.equal(answers(x, U), said)
     assert torch.equal(are_answered(margins(x, U, targets), x, U, targets), said == targets)
-    assert fraction_answered(x, U, targets, few=2) == float((said == targets).float().mean())
+    assert fraction(answered(x, U, targets, few=2)) == float((said == targets).float().mean())
 
 
 def test_a_stream_that_says_nothing_gives_the_first_answer() -> None:
     """All logits are equal, so margins decide nothing."""
     x, U = torch.zeros(4, 3), torch.randn(3, 2000, generator=generator(0, "vectors"))
-    assert fraction_answered(x, U, torch.tensor([0, 1, 1999, 0])) == 0.5
+    assert fraction(answered(x, U, torch.tensor([0, 1, 1999, 0]))) == 0.5
 
 
 def test_the_margin_is_above_the_best_other() -> None:
