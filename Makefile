@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: quickstart test fuzz slow lint format docs bench clean
+.PHONY: quickstart test heavy fuzz slow lint format docs bench clean
 
 quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/report.html
 	rm -rf runs/quickstart
@@ -11,6 +11,9 @@ quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/re
 
 test: $(READY)  ## the tests, on two cores
 	$(BIN)/pytest -n 2 --dist worksteal
+
+heavy: $(READY)  ## the tests of processes, packages, pages in a browser, Ray, and of all configs and documents
+	$(BIN)/pytest -n 2 --dist worksteal -m heavy
 
 fuzz: $(READY)  ## 20,000 hostile configs, overrides, tables and run directories, on two cores
 	$(BIN)/python -m tests.hostile

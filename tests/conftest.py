@@ -3,6 +3,7 @@
 Beside it what several share: the installed command, packages of strangers, refusals, and finished tiny runs.
 """
 
+import fcntl
 import os
 import re
 import subprocess
@@ -18,8 +19,23 @@ import yaml
 from hypothesis import settings
 
 import toytf
+from toytf.config.plugins import ExperimentConfig
+from toytf.config.sections import digest
+from toytf.experiments.launch import run_config
 
 torch.set_num_threads(1)
+
+
+HEAVY = {"browser", "install", "installed", "command", "ray"}
+"""Fixtures of a browser, of packages, of processes that each load torch: a test that asks for one is `heavy`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as heavy what is."""
+    for item in items:
+        if HEAVY & set(getattr(item, "fixturenames", ())):
+            item.add_marker("heavy")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -152,6 +168,21 @@ def ends_the_same(tmp_path: Path) -> EndsTheSame:
         assert again.summary_file.read_bytes() == whole.summary_file.read_bytes()
 
     return check
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ExperimentConfig], "toytf.Run"]:
+    """A finished run of a config, without a page: made once for all tests and workers that ask for it."""
+    root = tmp_path_factory.getbasetemp()
+    root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "made"
+    root.mkdir(exist_ok=True)
+
+    def call(config: ExperimentConfig) -> "toytf.Run":
+        with (root / f"{digest(config)}.making").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return run_config(config, root / digest(config), resume=True, page=False)
+
+    return call
 
 
 @pytest.fixture(scope="session")

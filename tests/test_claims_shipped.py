@@ -11,14 +11,12 @@ import pytest
 
 from tests.tiny import small_sizes, tiny
 from toytf.claims import check_claims, load_claim
-from toytf.config.plugins import plugins
-from toytf.config.sections import digest
+from toytf.config.plugins import ExperimentConfig, plugins
 from toytf.config.shipped import claim_files
 from toytf.engines import EngineOptions
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.filling.config import FillingConfig
 from toytf.experiments.filling.curves import ACCURACY, LEARNED, RULES
-from toytf.experiments.launch import run_config
 from toytf.measurement import KINDS, flat, reference_name
 from toytf.runs import Run
 
@@ -26,19 +24,13 @@ pytestmark = pytest.mark.repeats_runs  # test_metric_names.py checks the shapes 
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], set[str]]:
+def measured(made: Callable[[ExperimentConfig], Run]) -> Callable[[str, str], set[str]]:
     """The metrics that a run of a claim has, by a run as small as can be."""
-
-    done_by_config: dict[str, Run] = {}  # many claims are about the same config, but for sizes
 
     @cache
     def names(claim: str, run: str) -> set[str]:
         config = load_claim(claim_files()[claim])[1][run]
-        small = tiny(config)
-        if digest(small) not in done_by_config:
-            out = tmp_path_factory.mktemp("claims") / "run"
-            done_by_config[digest(small)] = run_config(small, out, resume=False)
-        done = done_by_config[digest(small)]
+        done = made(tiny(config))
         if isinstance(config, CapacityConfig):
             return _with_sizes(done, small_sizes(config))
         if isinstance(config, FillingConfig):
@@ -69,6 +61,7 @@ def _with_sizes(run: Run, given: dict[str, dict[Any, Any]]) -> set[str]:
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", claim_files())
 def test_a_shipped_claim_asks_for_what_its_runs_measure(name: str, measured: Callable[[str, str], set[str]]) -> None:
     claim, configs = load_claim(claim_files()[name])

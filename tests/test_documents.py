@@ -281,6 +281,7 @@ def as_checkout(folder: Path, quickstart: Path) -> Path:
 CODE = [name for name in OTHERS if any(block.runs for block in blocks(name))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("document", CODE)
 def test_code_runs_and_prints_what_it_says(
     document: str, tmp_path: Path, quickstart: Path, monkeypatch: pytest.MonkeyPatch

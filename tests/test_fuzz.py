@@ -21,6 +21,7 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Fuzzer:
 
 # A run that takes too long gets a Ctrl-C, which may strike in a destructor, where Python can only warn.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.heavy
 @pytest.mark.parametrize("part", range(4))
 def test_hostile_cases_end_with_a_sentence(part: int, fuzzer: Fuzzer) -> None:
     for number in range(part * CASES // 4, (part + 1) * CASES // 4):

@@ -6,6 +6,7 @@ golden/metric_names.txt has the metrics of small versions of configs, each with 
 is gone, or one that is new, fails here: change the file only if the change is meant, and say so in CHANGELOG.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 
 from toytf.config.compose import overlay
 from toytf.config.plugins import ExperimentConfig, load_config
-from toytf.experiments.launch import run_config
 from toytf.measurement import KINDS, reference_name
 from toytf.runs import Run
 from toytf.runs.summary import described
+
+pytestmark = pytest.mark.heavy
 
 GOLDEN = Path(__file__).parent / "golden" / "metric_names.txt"
 
@@ -79,9 +81,9 @@ def _small(name: str) -> ExperimentConfig:
 
 
 @pytest.fixture(scope="module", params=SMALL)
-def small_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run]:
+def small_run(request: pytest.FixtureRequest, made: Callable[[ExperimentConfig], Run]) -> tuple[str, Run]:
     name = str(request.param)
-    return name, run_config(_small(name), tmp_path_factory.mktemp("small") / "run", resume=False)
+    return name, made(_small(name))
 
 
 def test_metrics_have_the_names_they_always_had(small_run: tuple[str, Run]) -> None:

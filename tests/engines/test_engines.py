@@ -22,6 +22,9 @@ OPTIONS = {
 }
 
 
+pytestmark = pytest.mark.heavy
+
+
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
     """One Ray for all tests: it takes seconds to start."""
