@@ -29,7 +29,8 @@ threads: 1
 """A training of its task."""
 
 TRAINING = {
-    "train": {"steps": 0, "evaluation": {"sequences": 64}},  # enough for rare triggers to come twice
+    # enough sequences for rare triggers to come twice
+    "train": {"steps": 2, "batch_size": 8, "evaluation": {"every": 1, "sequences": 64}},
     "model": {"d_model": 16},
 }
 LOOKED_BACK_ON = {
@@ -68,6 +69,8 @@ def tiny(config: ExperimentConfig, **more: Any) -> ExperimentConfig:
         changes = {**TRAINING, "task": TASKS[config.task.kind]}
         if any(probe.kind == "margins_over_time" for probe in config.probes):
             changes["train"] = LOOKED_BACK_ON
+        elif config.model.init == "ideal":
+            changes["train"] = {**TRAINING["train"], "steps": 0}  # a step on so few sequences would spoil it
     if isinstance(config, CapacityConfig):
         small = small_sizes(config)
         changes = {"dimensions": [*small["d"]], "draws": 1, "resolution": 0.9, "trained": {"steps": 50}}

@@ -11,9 +11,8 @@ from markupsafe import escape
 
 import toytf
 from tests.tiny import COPY, THIRD_PARTY, tiny
-from toytf.config.plugins import load_config
+from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.config.shipped import config_files
-from toytf.experiments.launch import run_config
 from toytf.experiments.opened import story_of
 from toytf.report.headlines import ROWS, short_table
 from toytf.report.page import MAIN, Shown, render
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.repeats_runs
 
 SHORTER: dict[str, dict[str, Any]] = {
-    "train": {"train": {"steps": 2, "batch_size": 8, "evaluation": {"every": 1}}},
     "three_steps": {"samples": [64, 128]},
     "noise_learning": {"n_tokens": [8, 16], "samples": [16, 64]},
     "fact_capacity": {"dimensions": [8, 12, 16], "mixes": [[1, 2], [1, 4]], "n_heads": 8},
@@ -37,18 +35,17 @@ SHORTER: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", config_files())
 def test_every_config_that_ships_ends_with_a_sentence_and_at_most_twelve_rows_in_words(
-    name: str, tmp_path: Path
+    name: str, made: Callable[[ExperimentConfig], toytf.Run], tmp_path: Path
 ) -> None:
     config = load_config(config_files()[name])
     if name in ("association/own", "factual/countries"):  # a table from a file has its own size
         steps = {"train.steps": 2, "train.evaluation.every": 1, "train.evaluation.sequences": 64}
-        run = toytf.run(name, {**steps, "threads": 1, "logging.wandb": "off"}, out=tmp_path / "run")
+        run = toytf.run(name, {**steps, "threads": 1, "logging.wandb": "off"}, out=tmp_path / "run", page=False)
     else:
-        shorter = SHORTER.get(name, SHORTER.get(config.experiment, {}))
-        more = {} if config.trains_model and config.model.init == "ideal" else shorter
-        run = run_config(tiny(config, **more), tmp_path / "run", resume=False)
+        run = made(tiny(config, **SHORTER.get(name, SHORTER.get(config.experiment, {}))))
     table = short_table(run.summary, run.columns)
     assert 1 <= len(table.rows) <= ROWS
     undeclared = {row.quantity.group.name for _, row in table.rows if row.quantity.group.headline is None}
