@@ -176,7 +176,7 @@ def test_a_probe_whose_figure_is_none_is_named() -> None:
 def test_a_figure_stays_in_its_folder(name: str, tmp_path: Path) -> None:
     run, figure = Run(tmp_path / "a" / "run"), go.Figure()
     run.directory.mkdir(parents=True)
-    for write in (run.keep_figure, run.write_figure):
+    for write in (lambda name, figure: run.keep_figures({name: figure}), run.write_figure):
         with pytest.raises(UserError, match=r'a figure cannot be called ".*": use at most 150 bytes'):
             write(name, figure)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

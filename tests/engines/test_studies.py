@@ -62,7 +62,7 @@ def test_rows_and_columns_get_into_the_order_of_the_cases(tmp_path: Path) -> Non
                 metrics.record(one.seed, one.step, one.measured)
             cases.note(case, found(case), metrics)
         cases.restore(metrics)
-        metrics.close()
+        metrics.note(closed=True)
         return metrics
 
     expected, mixed = written(tmp_path / "abc", ["a", "b", "c"]), written(tmp_path / "cab", ["c", "a", "b"])

@@ -27,6 +27,6 @@ def written(directory: Path, config: Path | str, rows: Rows, *, finished: bool =
     for (seed, step), measured in rows.items():
         metrics.record(seed, step, measured)
     if finished:
-        metrics.close()
+        metrics.note(closed=True)
         run.finish()
     return run

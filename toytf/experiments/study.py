@@ -146,7 +146,7 @@ class Study(Experiment, Generic[C]):
             else:
                 self._at_once(named, run, metrics, before, line, engine=engine)
         self._conclude(metrics)
-        metrics.close()
+        metrics.note(closed=True)
         self._mirror(run, metrics)
 
     def label(self, case: C) -> str:
@@ -175,6 +175,7 @@ class Study(Experiment, Generic[C]):
                     raise Interrupted(f"stopped before {name} was done; to continue: {run.resume_command}") from None
                 except UserError as error:
                     raise UserError(f"{name}: {error}") from None
+                metrics.note()
                 run.add_seconds({name: time.perf_counter() - started})
                 line.done()
 
@@ -213,6 +214,7 @@ class Study(Experiment, Generic[C]):
                     except UserError as error:
                         raise UserError(f"{name}: {error}") from None
                     order.note(ended.job.name, ended.result, metrics)
+                    metrics.note()
                     run.add_seconds({name: ended.seconds})
                     open_jobs[name] -= 1
                     if not open_jobs[name]:
@@ -253,8 +255,7 @@ class Study(Experiment, Generic[C]):
 
     def _record(self, found: FoundAtStep, run: Run, metrics: MetricsFile, before: "_Before") -> None:
         """Write down what is not in the files yet."""
-        for name, figure in found.figures:
-            run.keep_figure(name, figure)
+        run.keep_figures(dict(found.figures))
         references = found.step == self.last_step
         if before.has({"seed": found.seed, "step": found.step, **as_row(found.measured, references=references)}):
             metrics.describe(found.measured)

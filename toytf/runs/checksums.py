@@ -5,6 +5,7 @@ A file that is not listed was not written by this version, and is taken as it is
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,13 @@ class Checksums:
 
     def __setitem__(self, name: str, known: Any) -> None:
         """Note what a file is, or is about to be."""
-        content = json.dumps({**self._read(), name: known}, indent=2)
-        write_atomic(self.directory / NAME, f"{content}\n".encode())
+        self.update({name: known})
+
+    def update(self, known: Mapping[str, Any]) -> None:
+        """Note what several files are, or are about to be."""
+        before = self._read()
+        if before != (now := {**before, **known}):
+            write_atomic(self.directory / NAME, f"{json.dumps(now, indent=2)}\n".encode())
 
     @property
     def exist(self) -> bool:

@@ -1,10 +1,10 @@
 """metrics.jsonl: one row a line, as JSON, of seed, step and metrics; columns.json: what each of its metrics is about.
 
-checksums.json says what the file was before the last row and is with it. So a row that a crash tore is told from a row
-that somebody changed: the first is forgotten, the second is named.
+Every row is on the disk when it is appended. checksums.json says what the file was when it was noted last: at a
+checkpoint, after a case of a study, at the end. It must still begin with that. Of what came later a line that a crash
+tore is forgotten; any other that is no row is named. After the end no row may follow.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -77,12 +77,14 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self._checksums = path, Checksums(path.parent)
-        content = _verified(path)
-        self._lines = content.splitlines(keepends=True)
+        self._lines = _verified(path).splitlines(keepends=True)
         self.rows = [_parse(path, i, line) for i, line in enumerate(self._lines, 1)]
         self._of = _by_seed(self.rows)
         self.columns = _columns(path.parent)
+        self._columns_file = path.parent / COLUMNS
+        self._columns_known = sha256(self._columns_file.read_bytes()) if self._columns_file.exists() else NONE_YET
         self._rewrite()
+        self.note()
 
     def record(self, seed: int, step: int, measurements: Iterable[Measurement], *, references: bool = True) -> Row:
         """Write measurements as a row, and what is new among them into columns.json before."""
@@ -112,18 +114,24 @@ class MetricsFile:
         if not self.path.exists() or self.path.stat().st_size != self._size:
             self._rewrite()
         line = f"{json.dumps(row)}\n".encode()
-        before, size = self._known(), self._size
-        self._hash.update(line)
-        self._size += len(line)
-        self._checksums[self.path.name] = [before, self._known()]
         with self.path.open("r+b") as file:
-            file.seek(size)
+            file.seek(self._size)
             file.write(line)
             file.flush()
             sync(file.fileno())
+        self._size += len(line)
         self._lines.append(line)
         self.rows.append(row)
         self._of.setdefault(int(row["seed"]), []).append(row)
+
+    def note(self, *, closed: bool = False) -> None:
+        """Have all rows and columns that there are in checksums.json; closed: no further row comes."""
+        content = b"".join(self._lines)
+        before = b"".join(self._lines[:-1])  # the last row may still be torn
+        known: dict[str, Any] = {self.path.name: [_known(content)] if closed else [_known(before), _known(content)]}
+        if self._columns_known != NONE_YET:
+            known[COLUMNS] = [self._columns_known]
+        self._checksums.update(known)
 
     def of(self, seed: int) -> list[Row]:
         """The rows of a seed."""
@@ -146,10 +154,6 @@ class MetricsFile:
         if [*names] != [*self.columns]:
             self._write_columns({name: self.columns[name] for name in names})
 
-    def close(self) -> None:
-        """Say that no further row comes: from now on a torn one is damage."""
-        self._rewrite()
-
     def check_seeds(self, seeds: Sequence[int]) -> None:
         """Refuse rows of a seed that the run does not have."""
         strange = {int(row["seed"]) for row in self.rows} - set(seeds)
@@ -160,12 +164,10 @@ class MetricsFile:
             )
 
     def _write_columns(self, columns: dict[str, Quantity]) -> None:
-        self.columns, path = columns, self.path.parent / COLUMNS
         content = (json.dumps(to_json(columns), indent=1, ensure_ascii=False) + "\n").encode()
-        before = sha256(path.read_bytes()) if path.exists() else NONE_YET
-        self._checksums[COLUMNS] = [before, sha256(content)]
-        write_atomic(path, content)
-        self._checksums[COLUMNS] = [sha256(content)]
+        before, self.columns, self._columns_known = self._columns_known, columns, sha256(content)
+        self._checksums.update({COLUMNS: [before, self._columns_known]})  # both: a crash may come before the next line
+        write_atomic(self._columns_file, content)
 
     def _arrange(self, order: list[int]) -> None:
         if order != list(range(len(self.rows))):
@@ -173,38 +175,34 @@ class MetricsFile:
             self._of = _by_seed(self.rows)
             self._rewrite()
 
-    def _known(self) -> list[int | str]:
-        return [self._size, self._hash.hexdigest()]
-
     def _rewrite(self) -> None:
         """Make the file what this object has."""
-        content = b"".join(self._lines)
-        self._size, self._hash = len(content), hashlib.sha256(content)
-        on_disk = self.path.read_bytes() if self.path.is_file() else None
-        if on_disk == content and self._checksums[self.path.name] == [self._known(), self._known()]:
-            return
-        before = b"" if on_disk is None else on_disk
-        self._checksums[self.path.name] = [[len(before), sha256(before)], self._known()]
-        write_atomic(self.path, content)
-        self._checksums[self.path.name] = [self._known(), self._known()]
+        content, on_disk = b"".join(self._lines), self.path.read_bytes() if self.path.is_file() else None
+        self._size = len(content)
+        if on_disk != content:
+            self._checksums.update({self.path.name: [_known(on_disk or b""), _known(content)]})
+            write_atomic(self.path, content)
+
+
+def _known(content: bytes) -> list[int | str]:
+    return [len(content), sha256(content)]
 
 
 def _verified(path: Path) -> bytes:
-    """The whole lines of the file, which must be what toytf wrote: with the last row, or as it was before that."""
+    """The whole lines of the file, which must begin with what was noted, or with what that was before its last row."""
     known = Checksums(path.parent)[path.name]
     content = read_bytes(path) if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
     if known is None:
-        return _whole_lines(content)
+        return whole
     try:
-        before, after = ((int(size), str(digest)) for size, digest in known)
+        *before, after = ((int(size), str(digest)) for size, digest in known)
     except (TypeError, ValueError):
         raise Checksums(path.parent).damaged() from None
-    if (len(content), sha256(content)) == after:
-        return _whole_lines(content)
-    size = before[0]
-    torn = size <= len(content) < max(after[0], size + 1)  # no more than a part of the last row
-    if torn and sha256(content[:size]) == before[1]:
-        return _whole_lines(content[:size])
+    if sha256(content[: after[0]]) == after[1] and (before or len(content) == after[0]):
+        return whole
+    if before and before[0] == (len(whole), sha256(whole)):
+        return whole
     raise UserError(
         f"{path} has changed since toytf wrote it: rows were changed, added or lost; restore the file, or start a new "
         "run with another --out"
@@ -216,10 +214,6 @@ def _by_seed(rows: list[Row]) -> dict[int, list[Row]]:
     for row in rows:
         found.setdefault(int(row["seed"]), []).append(row)
     return found
-
-
-def _whole_lines(content: bytes) -> bytes:
-    return content[: content.rfind(b"\n") + 1]
 
 
 def _parse(path: Path, number: int, line: bytes) -> Row:

@@ -290,12 +290,13 @@ class Run:
             self.figures.mkdir(exist_ok=True)
             write_atomic(self.directory / _figure_file(name), figure.to_json().encode())
 
-    def keep_figure(self, name: str, figure: Any) -> None:
-        """Write a figure that cannot be drawn from rows alone, for `kept_figure`."""
-        content = figure.to_json().encode()
-        self.figures.mkdir(exist_ok=True)
-        write_atomic(self.directory / _figure_file(name), content)
-        Checksums(self.directory)[_figure_file(name)] = sha256(content)
+    def keep_figures(self, figures: Mapping[str, Any]) -> None:
+        """Write figures that cannot be drawn from rows alone, for `kept_figure`."""
+        contents = {_figure_file(name): figure.to_json().encode() for name, figure in figures.items()}
+        for file, content in contents.items():
+            self.figures.mkdir(exist_ok=True)
+            write_atomic(self.directory / file, content)
+        Checksums(self.directory).update({file: sha256(content) for file, content in contents.items()})
 
     def lost_figure(self, name: str) -> bool:
         """Was a figure of this name kept, and is it gone?"""

@@ -141,6 +141,7 @@ class _Together:
                     continue
                 rows = len(trainee.metrics.of(trainee.store.seed))
                 trainee.store.save(trainee.learner.parameters, *self.trainer.standing(i, rows))
+                trainee.metrics.note()
 
     @spent_on("evaluation")
     def _evaluate(self, step: int) -> None:

@@ -88,9 +88,10 @@ class Training(Experiment):
         """Keep the figures of probes, for the first seed: the page shows what the last evaluation measured."""
         if evaluation.seed == self.config.seeds[0]:
             configs = {probe.kind: probe for probe in self.config.probes}
+            figures: dict[str, Any] = {}
             for (kind, on), result in evaluation.results.items():
-                for name, figure in probe_figures(result, configs[kind], on).items():
-                    run.keep_figure(name, figure)
+                figures |= probe_figures(result, configs[kind], on)
+            run.keep_figures(figures)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +166,7 @@ def _train_all(trainings: Sequence[tuple[Training, Run]]) -> dict[Run, ToytfErro
     for metrics, seed in {seed.metrics: seed for seed in seeds}.items():
         if seed.run not in failures:
             metrics.sort(seed.training.config.seeds)
-            metrics.close()
+            metrics.note(closed=True)
     return failures
 
 
