@@ -18,10 +18,12 @@ import torch
 
 import toytf
 from toytf import files
-from toytf.config.footprint import Need, check_memory, free_memory
+from toytf.config.footprint import Need, check_memory
 from toytf.config.plugins import load_config
+from toytf.engines import EngineOptions, using
 from toytf.errors import RunFailed, UserError
 from toytf.experiments.train import experiment as train
+from toytf.process import free_memory, memory_limit, without_memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,13 +191,46 @@ SIZES: dict[str, tuple[str, list[str], str]] = {
 
 
 @pytest.mark.parametrize(("name", "overrides", "says"), SIZES.values(), ids=SIZES)
-def test_a_size_that_cannot_fit_is_refused_by_its_key_before_anything_is_built(
-    name: str, overrides: list[str], says: str, tmp_path: Path
+def test_a_size_that_cannot_fit_is_named_and_leaves_nothing_behind(
+    name: str, overrides: list[str], says: str, little_memory: None, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"needs too much memory: .* [MGT]B are free.*--force") as refused:
-        toytf.run(f"configs/{name}.yaml", overrides, out=tmp_path / "runs" / "run")
-    assert str(refused.value).startswith(says) or says in str(refused.value).partition(" needs")[0]
+    """By an estimate, or by the limit of the process."""
+    with pytest.raises(UserError, match=r"needs too much memory: .* 3 GB (are|were) free.*--force") as refused:
+        toytf.run(f"configs/{name}.yaml", [*overrides, "device=cpu"], out=tmp_path / "runs" / "run")
+    assert says in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("toytf.process", "toytf.experiments.launch"):
+        monkeypatch.setattr(f"{place}.free_memory", lambda: 3e9)
+
+
+def test_a_case_that_cannot_fit_is_named_by_a_worker(tmp_path: Path) -> None:
+    """A worker has half of what is free, and asks for 4 TB."""
+    with (
+        using(EngineOptions(jobs=2)),
+        pytest.raises(UserError, match=r"n_tokens = 1,000,000 needs .* asked for 4 TB more"),
+    ):
+        toytf.run("bigram/three_steps", {"n_tokens": 1_000_000, "device": "cpu"}, out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_holds_within_another_and_is_not_inherited_where_it_is_lifted(little_memory: None) -> None:
+    asked = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY)"
+    unlimited = lambda: subprocess.check_output([sys.executable, "-c", asked], text=True) == "True\n"  # noqa: E731
+    with memory_limit(3) as free:
+        assert free == 1e9
+        with memory_limit() as within:
+            assert within <= free
+        with pytest.raises(RuntimeError, match="allocate 2000000000 bytes"):
+            torch.empty(2 * 10**9, dtype=torch.uint8)
+        with without_memory_limit():
+            assert unlimited()
+        assert not unlimited()
+    assert unlimited()
 
 
 @pytest.mark.parametrize(("name", "gigabytes"), [("quickstart", 0.25), ("bigram/birth", 1.5), ("factual/quick", 0.3)])

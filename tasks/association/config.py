@@ -18,7 +18,6 @@ from pydantic import (
 )
 
 from tasks.kept_file import KeptFile, one_answer_each, read_table
-from toytf.config.footprint import DOUBLE, FLOAT, NAME, Need
 from toytf.config.plugins import TaskConfig, TaskSizes
 from toytf.config.sections import Config
 from toytf.errors import UserError, shortened
@@ -159,15 +158,6 @@ class AssociationConfig(TaskConfig):
         """A token for each input; all outputs; one position."""
         N, M = self._counts()
         return TaskSizes(N, M, 1, 1, self._keys())
-
-    def needs(self) -> list[Need]:
-        """Frequencies and answers, names, and every output's score for every input, which probes look at."""
-        (N, M), keys = self._counts(), self._keys()
-        return [
-            Need("the frequencies and answers of all inputs", 8 * N * DOUBLE, keys),
-            Need("the names of inputs and outputs", NAME * (N + M), keys),
-            Need("the score of every output for every input", 3 * N * M * FLOAT, keys),
-        ]
 
     def _counts(self) -> tuple[int, int]:
         """N and M."""

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from toytf.config.footprint import INT, Need
 from toytf.config.plugins import TaskConfig, TaskSizes
 from toytf.config.sections import Config
 from toytf.errors import reason
@@ -125,8 +124,3 @@ class BigramConfig(TaskConfig):
         n = min(self.n_tokens, n_characters)
         keys = {"task.seq_len": self.seq_len, "task.n_tokens": n}
         return TaskSizes(n + 1, n + 1, self.seq_len, self.seq_len, keys)
-
-    def needs(self) -> list[Need]:
-        """Tables of character pairs: counts, probabilities and what they are drawn with."""
-        n = self.sizes().n_tokens
-        return [Need("tables of character pairs", 8 * n * n * INT, {"task.n_tokens": self.n_tokens})]

@@ -15,7 +15,6 @@ from pydantic import (
 )
 
 from tasks.kept_file import KeptFile, one_answer_each
-from toytf.config.footprint import DOUBLE, NAME, Need
 from toytf.config.plugins import TaskConfig, TaskSizes
 from toytf.config.sections import Config, Unique
 
@@ -148,16 +147,6 @@ class FactualConfig(TaskConfig):
         if self.n_noise is not None:
             keys["task.n_noise"] = n_noise
         return TaskSizes(S + R + n_noise + (self.last == "eos"), A, self.seq_len, 1, keys)
-
-    def needs(self) -> list[Need]:
-        """The table, which answers belong to which relation, and names."""
-        S, R, A = self._counts()
-        keys, sizes = self._keys(S, R), self.sizes()
-        table = (6 * S * R + 3 * R * A) * DOUBLE
-        return [
-            Need("the fact table", table, keys),
-            Need("the names of tokens and answers", NAME * (sizes.n_tokens + A), {**keys, **sizes.keys}),
-        ]
 
     def _counts(self) -> tuple[int, int, int]:
         """Subjects, relations and answers; all those of a file, even if only some of them are chosen."""

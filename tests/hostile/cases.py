@@ -20,11 +20,12 @@ from unittest import mock
 import toytf
 from tests.hostile import generate
 from toytf import cli
-from toytf.config.footprint import check_memory, free_memory
+from toytf.config.footprint import check_memory
 from toytf.config.plugins import load_config
 from toytf.errors import Interrupted, ToytfError, shortened
 from toytf.experiments import study
 from toytf.experiments.train import experiment as train
+from toytf.process import free_memory
 
 PATIENCE = (2.0, 3.0)
 """Seconds after which a run that is only long gets a Ctrl-C, after which it should stop in order, and then a second."""

@@ -146,18 +146,6 @@ def test_trainings_at_several_rates_can_be_one_stack() -> None:
     assert rate == decay == load_config("bigram/muon").stack_key != rest
 
 
-def test_the_memory_of_an_update_is_counted() -> None:
-    muon, adamw = (
-        {need.what: need.bytes for need in load_config(name, {"model.d_model": 1000}).needs()}
-        for name in ("bigram/muon", "quickstart")
-    )
-    update = "the orthogonalised update of a matrix"
-    assert muon[update] == 7 * 4 * 1000**2  # seven matrices of d × d in single precision
-    assert {what: size for what, size in muon.items() if what != update} == {
-        what: size for what, size in adamw.items() if what != update
-    }
-
-
 @pytest.mark.parametrize(
     ("optimizer", "says"),
     [

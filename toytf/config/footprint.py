@@ -1,20 +1,16 @@
-"""How much memory a run needs, estimated from its config before anything is built. Imports no torch.
+"""How much memory a run needs at least, estimated from its config before anything is built. Imports no torch.
 
-The estimates count the large tensors only. They say whether a run is possible, not what it will measure.
+A run is limited to what is free (`toytf.process`). An estimate is for what would come to that limit only after long,
+and for where there is no such limit: trainings on GPUs, or on another system than Linux.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from toytf.errors import UserError
 
-FLOAT, DOUBLE, INT = 4, 8, 8
+FLOAT, INT = 4, 8
 """Bytes of a number."""
-
-NAME = 100
-"""Bytes of a token's name, as Python keeps it."""
-
 
 Keys = Mapping[str, float | int]
 """Keys of a config and their values."""
@@ -41,28 +37,37 @@ def check_memory(needs: Iterable[Need], free: float | None) -> None:
     largest = parts[0]
     key, value = max(largest.keys.items(), key=lambda item: item[1])
     raise UserError(
-        f"{key} = {value:,.15g} needs too much memory: the run would take about {_amount(total)}, most of it for "
-        f"{largest.what}, and {_amount(free)} are free: choose a smaller value, or add --force to try anyway"
+        f"{key} = {value:,.15g} needs too much memory: the run would take about {amount(total)}, most of it for "
+        f"{largest.what}, and {amount(free)} are free: choose a smaller value, or add --force to try anyway"
     )
 
 
-def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes that this process may still take, of the machine's and of the container's memory.
-
-    group: where the system tells about the container. Files that it caches count as free: it gives them up.
-    """
-    import psutil
-
-    free = float(psutil.virtual_memory().available)
-    try:
-        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return min(free, limit - used + int(counts["inactive_file"]))
-    except (OSError, ValueError, KeyError):  # there is no container, or no limit
-        return free
+def too_large(content: Mapping[str, object], asked: float | None, free: float) -> UserError:
+    """What to say of a run that came to its limit; content: its config, whose largest size is the likely cause."""
+    sizes = sorted(_sizes(content).items(), key=lambda item: item[1], reverse=True)
+    cause, *others = [f"{key} = {value:,}" for key, value in sizes[:3]] or ["the config"]
+    at_once = "" if asked is None else f"the run asked for {amount(asked)} more, and "
+    also = f" (other large sizes: {', '.join(others)})" if others else ""
+    return UserError(
+        f"{cause} needs too much memory: {at_once}{amount(free)} were free when it began{also}: choose smaller "
+        "values, or add --force to try anyway"
+    )
 
 
-def _amount(size: float) -> str:
+def _sizes(content: Mapping[str, object], path: str = "") -> dict[str, int]:
+    """The whole numbers of a config by their keys, the largest of each list."""
+    found: dict[str, int] = {}
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            found |= _sizes(value, f"{path}{key}.")
+        elif key not in ("seeds", "threads"):
+            numbers = [one for one in (value if isinstance(value, list | tuple) else [value]) if type(one) is int]
+            found |= {f"{path}{key}": max(numbers)} if numbers else {}
+    return found
+
+
+def amount(size: float) -> str:
+    """Bytes as a person reads them."""
     for unit in ("MB", "GB", "TB"):
         size /= 1e3 if unit != "MB" else 1e6
         if size < 1000:

@@ -55,12 +55,8 @@ class TaskConfig(Plugin):
     """Named sets of positions, marked in every batch, over which the loss or an accuracy can be taken."""
 
     def sizes(self) -> TaskSizes | None:
-        """What the memory of a training is estimated from; None: it is not."""
+        """What the memory and the speed of a training are estimated from; None: they are not."""
         return None
-
-    def needs(self) -> list[Need]:
-        """Memory that the task itself takes, besides its sequences."""
-        return []
 
 
 class ProbeConfig(Plugin):
@@ -95,7 +91,7 @@ class ExperimentConfig(Plugin):
     """Whether it trains a model on a task, as `train` does. Then its run is a `TrainedRun`."""
 
     def needs(self) -> list[Need]:
-        """The memory that the run takes, as far as it can be told before it is built."""
+        """What a run takes of memory, of that which would not be refused at once by the limit of the process."""
         return []
 
     @property

@@ -40,12 +40,12 @@ class Told:
 class Worker:
     """A process that does one job at a time; what it says is put into a queue, in a thread of its own."""
 
-    def __init__(self, told: "SimpleQueue[Told]") -> None:
+    def __init__(self, told: "SimpleQueue[Told]", workers: int) -> None:
         self.job: Job | None = None
         """What it was given last; whoever reads the queue takes it away."""
         self._told, self._began = told, 0.0
         # It looks for modules where we do: a notebook or a test may have added folders.
-        code = f"import sys; sys.path[:] = {sys.path!r}; from toytf.engines.worker import main; main()"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from toytf.engines.worker import main; main({workers})"
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (until `end`)
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],

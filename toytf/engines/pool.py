@@ -19,7 +19,7 @@ def run_in_pool(jobs: Iterable[Job], options: EngineOptions) -> Generator[Ended,
     waiting = iter(jobs)
     deaths: dict[str, int] = {}
     n_stopped = 0
-    with stop_on_interrupt(), _Pool() as pool:
+    with stop_on_interrupt(), _Pool(options.jobs) as pool:
         while True:
             while not stop_asked() and pool.n_busy < options.jobs and (job := next(waiting, None)) is not None:
                 pool.start(job)
@@ -49,8 +49,8 @@ def run_in_pool(jobs: Iterable[Job], options: EngineOptions) -> Generator[Ended,
 class _Pool:
     """Workers, some of them busy; left early, it lets them save what they did."""
 
-    def __init__(self) -> None:
-        self._workers: list[Worker] = []
+    def __init__(self, size: int) -> None:
+        self._size, self._workers = size, list[Worker]()
         self._told: SimpleQueue[Told] = SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class _Pool:
         """Give a job to a worker that has none, or to a new one."""
         idle = next((worker for worker in self._workers if worker.job is None), None)
         if idle is None:
-            idle = Worker(self._told)
+            idle = Worker(self._told, self._size)
             self._workers.append(idle)
         idle.start(job)
 

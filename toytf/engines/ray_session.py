@@ -11,6 +11,7 @@ from typing import Any
 
 from toytf.engines.job import EngineOptions
 from toytf.errors import UserError, reason
+from toytf.process import without_memory_limit
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -59,7 +60,8 @@ def _connect(ray: ModuleType, options: EngineOptions) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}
     if options.address is None:
         # "local", not None: RAY_ADDRESS in the environment would mean another cluster
-        ray.init(address="local", num_cpus=options.jobs, include_dashboard=False, **quiet)
+        with without_memory_limit():
+            ray.init(address="local", num_cpus=options.jobs, include_dashboard=False, **quiet)
         return
     try:
         ray.init(address=options.address, **quiet)

@@ -12,13 +12,14 @@ import threading
 from typing import IO
 
 from toytf.engines.work import perform_pickled
+from toytf.process import memory_limit
 
 Message = tuple[str, str, bytes]
 """The name, the work and the pickled arguments of a job."""
 
 
-def main() -> None:
-    """Do jobs until the parent closes our standard input."""
+def main(workers: int) -> None:
+    """Do jobs until the parent closes our standard input; the memory that is free is shared by so many workers."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the parent decides; a job handles the interrupt that asks it to stop
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -28,13 +29,14 @@ def main() -> None:
     os.dup2(2, 1)
     given: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(jobs, given), daemon=True).start()
-    while True:
-        job = given.get()
-        os.ftruncate(2, 0)  # the last words of a worker are about its last job
-        os.lseek(2, 0, os.SEEK_SET)
-        answer = perform_pickled(*job)
-        pickle.dump(answer, outcomes)
-        outcomes.flush()
+    with memory_limit(workers):
+        while True:
+            job = given.get()
+            os.ftruncate(2, 0)  # the last words of a worker are about its last job
+            os.lseek(2, 0, os.SEEK_SET)
+            answer = perform_pickled(*job)
+            pickle.dump(answer, outcomes)
+            outcomes.flush()
 
 
 def _receive(jobs: IO[bytes], given: "queue.SimpleQueue[Message]") -> None:

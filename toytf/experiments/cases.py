@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from toytf.config.plugins import implementation
 from toytf.engines import Job
+from toytf.experiments.launch import limited_memory
 from toytf.measurement import Measurement
 from toytf.process import cpu_threads
 from toytf.runs.rows import MetricsFile
@@ -43,7 +44,7 @@ def case_job(name: str, config: Any, case: Any, seeds: Sequence[int]) -> Job:
 def measure_case(config: Any, case: Any, seeds: Sequence[int]) -> list[FoundAtStep]:
     """Measure a case of the study that a config means, with the threads that the config says."""
     study: Study[Any] = implementation(config)(config)
-    with cpu_threads(config.n_threads):
+    with limited_memory(config), cpu_threads(config.n_threads):
         found = list(study.found(case, seeds))
     return [
         replace(one, figures=tuple((name, _Sent(figure.to_json())) for name, figure in one.figures)) for one in found

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import re
 import signal
 import threading
 import time
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toytf.config.compose import Overrides
-from toytf.config.footprint import check_memory, free_memory
+from toytf.config.footprint import check_memory, too_large
 from toytf.config.plugins import ExperimentConfig, implementation, lies_in_run, load_config
 from toytf.config.sections import digest
 from toytf.engines import ONE_BY_ONE, EngineOptions
 from toytf.errors import Interrupted, RunFailed, SystemRefused, ToytfError, UserError, reason, shortened
 from toytf.files import remove_temporary
+from toytf.process import free_memory, memory_limit
 from toytf.runs import Run
 from toytf.runs.lock import locked
 from toytf.runs.provenance import Origin, add_start, origin_of
@@ -178,7 +180,8 @@ def _begun(
         try:
             if not started.finished:
                 add_start(directory, origin, getattr(config, "device", None))
-            yield experiment, started
+            with nullcontext() if force else limited_memory(config):
+                yield experiment, started
         except (Exception, SystemExit) as error:
             if is_new and not isinstance(error, Interrupted):
                 started.discard_unless_begun(config, diverged=isinstance(error, RunFailed))
@@ -238,6 +241,21 @@ def _failures(directory: Path) -> Iterator[None]:
         if "without overflow" in str(error):
             raise RunFailed(f"{directory}: a number in the config is too large for float32 ({reason(error)})") from None
         raise
+
+
+@contextlib.contextmanager
+def limited_memory(config: ExperimentConfig) -> Iterator[None]:
+    """Let a run on a CPU take the memory that is free and no more; one that asks for more ends with a sentence."""
+    on_cpu = str(getattr(config, "device", "cpu")).startswith("cpu")
+    try:
+        with memory_limit() if on_cpu else nullcontext() as free:
+            yield
+    except (MemoryError, RuntimeError, ValueError) as error:
+        if free is None or not _out_of_memory(error):
+            raise
+        said = re.search(r"allocate (\d+) bytes", str(error))  # by torch; numpy keeps a number
+        asked = float(said[1]) if said else getattr(error, "_total_size", None)
+        raise too_large(config.model_dump(mode="json"), asked, free) from None
 
 
 def _free_memory(device: str) -> float | None:

@@ -1,10 +1,9 @@
-"""What the configs of the experiments on memories alone share: sizes, random pairs, rules, and the memory they take."""
+"""What the configs of the experiments on memories alone share: sizes, random pairs and rules."""
 
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from toytf.config.footprint import FLOAT, Keys, Need
 from toytf.config.sections import Config
 from toytf.memory.rules import RULES, Rule
 
@@ -33,16 +32,6 @@ class TrainedRulesConfig(Config):
     """Learning rate of Adam, on vectors of unit length. A single matrix trains well with 1 to 10, an MLP with at
     most 0.3."""
     steps: PositiveInt = 4000
-
-
-def memory_needs(n: float, size: Size, width: int, n_answers: int | None, keys: Keys) -> list[Need]:
-    """Of n pairs: their vectors, scores with all answers, the matrix and the hidden units."""
-    d_in, d_out = sides(size)
-    scores, vectors = n * (n_answers or n), n * (d_in + d_out + width) + d_in * d_out + width * (d_in + d_out)
-    return [
-        Need("the scores of pairs", 3 * FLOAT * scores, keys),
-        Need("vectors and weights", 3 * FLOAT * vectors, keys),
-    ]
 
 
 def rules_named(names: tuple[str, ...]) -> list[Rule]:

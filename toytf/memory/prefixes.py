@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from toytf.memory.sizes import BLOCK, KEPT, SCORED
 from toytf.randomness import generator
 
 Blocks = Iterator[tuple[slice, Float[Tensor, "rows D"]]]
@@ -26,6 +25,15 @@ Blocks = Iterator[tuple[slice, Float[Tensor, "rows D"]]]
 
 Passes = Callable[[], Blocks]
 """Goes through all inputs, whenever it is called."""
+
+BLOCK = 8192
+"""Key vectors that are drawn by one generator, and worked on at a time."""
+
+KEPT = 2**27
+"""Entries of key vectors that are kept from one pass to the next (512 MiB); more are drawn again."""
+
+SCORED = 2**24
+"""Scores that are worked on at a time where there are many answers."""
 
 
 @dataclass(frozen=True)

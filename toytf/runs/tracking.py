@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import field_validator
 
 from toytf.config.sections import Config
+from toytf.process import without_memory_limit
 from toytf.runs.rows import Row
 from toytf.timing import spent_on
 from toytf.words import say
@@ -97,7 +98,7 @@ def _start(logging: LoggingConfig, directory: Path, seed: int, config: dict[str,
     id_file = folder / f"seed{seed}.id"
     if not id_file.exists():
         id_file.write_text(uuid.uuid4().hex[:8])
-    with _without_reports() if mode == "offline" else contextlib.nullcontext():
+    with without_memory_limit(), _without_reports() if mode == "offline" else contextlib.nullcontext():
         return wandb.init(
             project=logging.project,
             group=logging.group or directory.name,

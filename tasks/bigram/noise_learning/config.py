@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from toytf.config.footprint import DOUBLE, INT, Need
 from toytf.config.sections import Unique
 from toytf.experiments.seeded import SeededConfig
 
@@ -42,11 +41,3 @@ class NoiseLearningConfig(SeededConfig):
                 f"choose more than 1/{fewest + 1}"
             )
         return self
-
-    def needs(self) -> list[Need]:
-        """The contexts of all repeats, and one matrix for each."""
-        N, m = max(self.n_tokens), max(self.samples)
-        contexts = 3 * INT * self.repeats * m * self.seq_len
-        keys = {"samples": m, "repeats": self.repeats, "seq_len": self.seq_len}
-        matrices = 3 * DOUBLE * self.repeats * (N + 1) ** 2
-        return [Need("the contexts", contexts, keys), Need("the matrices", matrices, {"n_tokens": N, **keys})]

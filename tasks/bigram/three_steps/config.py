@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import FLOAT, INT, Need
 from toytf.config.sections import Config, Unique
 from toytf.experiments.seeded import SeededConfig
 
@@ -56,14 +55,3 @@ class ThreeStepsConfig(SeededConfig):
         if self.embedding == "normal_over_d" and self.dimension is None:
             raise ValueError("dimension is missing: embedding: normal_over_d needs the dimension d of its vectors")
         return self
-
-    def needs(self) -> list[Need]:
-        """The vectors, the three matrices, and every token of the sequences as a vector."""
-        N, T = self.n_tokens, self.seq_len
-        d = self.dimension or 3 * N + T
-        samples = {"samples": max(self.samples), "evaluation_samples": self.evaluation_samples}
-        sizes: dict[str, int] = {"n_tokens": N, "seq_len": T, "dimension": self.dimension or 0}
-        return [
-            Need("vectors and weights", 3 * FLOAT * d * (3 * N + T + d), sizes),
-            Need("the sequences", 3 * INT * max(samples.values()) * T, {**samples, "seq_len": T}),
-        ]

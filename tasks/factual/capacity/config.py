@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import DOUBLE, FLOAT, INT, Keys, Need
 from toytf.config.sections import Unique
 from toytf.experiments.seeded import SeededConfig
 
@@ -50,21 +49,6 @@ class FactTrainingsConfig(SeededConfig):
     """Fresh sequences in each check."""
     seq_len: Annotated[int, Field(ge=3)] = 32
     """Tokens per sequence, T: a subject, a relation, noise and the end token."""
-
-    def _training_needs(
-        self, S: float | int, R: float | int, D: float | int, parameters: float | int, sizes: Keys
-    ) -> list[Need]:
-        """Of a training on S subjects, R relations and D answers of each: weights, table, sequences and logits."""
-        at_once = max(self.batch_size * self.initializations, self.check_sequences)
-        data = {"batch_size": self.batch_size, "check_sequences": self.check_sequences, "seq_len": self.seq_len}
-        n_tokens, n_answers = 2 * (S + R), R * D
-        models = {**sizes, "initializations": self.initializations}
-        return [
-            Need("weights, gradients and the optimiser", 4 * FLOAT * parameters * self.initializations, models),
-            Need("the fact table", DOUBLE * (6 * S * R + 3 * R * n_answers), sizes),
-            Need("the sequences of a step", at_once * (3 * INT * self.seq_len + 2 * DOUBLE * n_tokens), data),
-            Need("the logits of a step", 3 * FLOAT * at_once * n_answers, data),
-        ]
 
 
 class FactCapacityConfig(FactTrainingsConfig):
@@ -119,12 +103,3 @@ class FactCapacityConfig(FactTrainingsConfig):
                         "a larger β, or 0 for no feed-forward part"
                     )
         return self
-
-    def needs(self) -> list[Need]:
-        """The largest model, on a table of 0.15 facts per parameter."""
-        d, (alpha, beta) = max(self.dimensions), max(self.mixes, key=sum)
-        parameters = (4 * alpha + 2 * beta) * d * d
-        S = math.sqrt(0.15 * parameters)
-        R = math.sqrt(S) if self.table == "square" else S
-        D = S if self.table == "distinct" else self.n_answers or N_ANSWERS
-        return self._training_needs(S, R, D, parameters, {"dimensions": d, "n_heads": self.n_heads})

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import DOUBLE, Need
 from toytf.config.sections import Unique
 from toytf.experiments.seeded import SeededConfig
 
@@ -79,21 +78,6 @@ class FactDynamicsConfig(SeededConfig):
                 f"init_scales: {max(self.init_scales):g} is too large for initial: theory: w = α √(|A| + 1) must be < 2"
             )
         return self
-
-    def needs(self) -> list[Need]:
-        """Every fact as counts over tokens, and what each answer is compared with; the rows of all evaluations."""
-        S, R, A = self.n_subjects, self.n_relations, self.n_relations * self.n_answers
-        n, n_tokens = S * R, S + R + self.n_noise + 1
-        keys = {name: getattr(self, name) for name in ("n_subjects", "n_relations", "n_answers", "n_noise")}
-        needs = [
-            Need("the facts", DOUBLE * n * (2 * n_tokens + 8 * A), keys),
-            Need("weights", 3 * DOUBLE * n_tokens * A, keys),
-        ]
-        if self.batch_size is not None:
-            of_sequence = DOUBLE * (2 * self.seq_len + 2 * n_tokens + 3 * A)
-            keys = {"batch_size": self.batch_size, "seq_len": self.seq_len}
-            needs.append(Need("the sequences of a step", self.batch_size * of_sequence, keys))
-        return needs
 
     def initial_attention(self, alpha: float) -> float:
         """The initial w."""

@@ -347,6 +347,3 @@ def test_seeds_are_trained_together_as_far_as_memory_goes() -> None:
     many = configured(seeds=[*range(50)])
     assert many.seeds_at_once(12, 3, 4) == 50
     assert configured(seeds=[*range(50)], n_inputs=10**6).seeds_at_once(12, 3, 1) == 1
-    small, large = (sum(need.bytes for need in configured(n_inputs=n).needs()) for n in (6, 10**6))
-    assert small < 1e6
-    assert 12e6 * (8 + 4) < large < 2e9  # vectors as they are drawn and as they are used, at least

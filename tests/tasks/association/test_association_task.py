@@ -291,8 +291,8 @@ def test_trained_memories_have_the_errors_of_the_paper(lr: float, error: float, 
     ("fields", "key", "what"),
     [
         ({"n_inputs": 10**9}, "task.n_inputs = 1,000,000,000", "weights, gradients and the optimiser"),
-        ({"n_inputs": 10**9, "answers": "bijective"}, "task.n_inputs = 1,000,000,000", "the score of every output"),
-        ({"n_inputs": 10**6, "n_outputs": 10**7}, "task.n_outputs = 10,000,000", "the score of every output"),
+        ({"n_inputs": 10**9, "answers": "bijective"}, "task.n_inputs = 1,000,000,000", "an evaluation"),
+        ({"n_inputs": 10**6, "n_outputs": 10**7}, "task.n_outputs = 10,000,000", "an evaluation"),
     ],
 )
 def test_absurd_sizes_are_refused_in_one_line(

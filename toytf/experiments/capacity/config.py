@@ -1,12 +1,11 @@
 """The config of the experiment `capacity`."""
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import Need
+from toytf.config.footprint import FLOAT, Need
 from toytf.config.sections import Unique
 from toytf.experiments.pairs import (
     DataConfig,
@@ -14,7 +13,6 @@ from toytf.experiments.pairs import (
     TrainedRulesConfig,
     any_has_width,
     check_rank,
-    memory_needs,
     rules_named,
     sides,
 )
@@ -128,19 +126,8 @@ class CapacityConfig(SeededConfig):
         return "all" if RULES[rule].all_or_nothing else self.criterion
 
     def needs(self) -> list[Need]:
-        """The largest case: the scores of as many pairs as a matrix, or hidden units, may store."""
-        size = max(self.dimensions, key=lambda size: math.prod(sides(size)))
-        d_in, d_out = sides(size)
-        width = max(self.widths_at(size), default=0)
-        parameters = max(d_in * d_out, width * (d_in + d_out))
-        searches = {rule.search for rule in rules_named(self.rules)}
-        n = 0.05 * parameters
-        if searches - {"one_shot"}:
-            n = parameters / (2 * math.log(parameters + math.e))
-        if "trained" in searches and width:  # hidden units hold about 1.4 P / log V pairs, and twice as many are tried
-            n = 2.9 * parameters / math.log(self.data.n_answers or parameters + math.e)
-        keys = {"dimensions": max(d_in, d_out)}
-        keys |= {name: max(getattr(self, name)) for name in ("widths", "width_ratios") if getattr(self, name)}
-        together = len(self.seeds) if searches - {"one_shot"} else 1
-        memory = memory_needs(n, (d_in, d_out), width, self.data.n_answers, keys)
-        return [replace(need, bytes=together * need.bytes) for need in memory]
+        """The largest matrices: searches come to their pairs only after long."""
+        d_in, d_out = max(map(sides, self.dimensions), key=math.prod)
+        width = max(max(self.widths_at(size), default=0) for size in self.dimensions)
+        keys = {"dimensions": max(d_in, d_out), "widths": width}
+        return [Need("weights", FLOAT * max(d_in * d_out, width * (d_in + d_out)), keys)]

@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import DOUBLE, INT, Need
 from toytf.config.sections import Config, Unique
 from toytf.experiments.seeded import SeededConfig
 
@@ -12,15 +11,6 @@ Correlation = Annotated[float, Field(ge=-1, le=1)]
 Frequency = Annotated[float, Field(gt=0, lt=1)]
 Vector = tuple[float, float]
 Window = tuple[float, float, float, float]
-
-SERIES = 3
-"""Numbers that are kept of every step of a system: loss, error, smallest margin."""
-
-DIRECTIONS = 3 * 60
-"""Matrices that the search for the sharpness keeps, with the copies it works on."""
-
-ROW = 300
-"""Bytes of what a row says of one step size."""
 
 
 class TwoParticlesConfig(Config):
@@ -156,25 +146,3 @@ class DynamicsConfig(SeededConfig):
         else:
             drawn = isinstance(system, PlaneConfig) and system.angles is None
         return drawn or self.batch_size is not None
-
-    def needs(self) -> list[Need]:
-        """All systems of a case at once, what is kept of every step, and the rows of all cases."""
-        system, several = self.system, len(self.seeds) * len(self.learning_rates)
-        N, M, d, n_cases = system.n_tokens, 2, 2, 1
-        keys: dict[str, float | int] = {"system.n_inputs": N}
-        if isinstance(system, RandomConfig):
-            M, d, n_cases = system.n_outputs, max(system.dimensions), len(system.dimensions)
-            keys |= {"system.n_outputs": M, "system.dimensions": d}
-        if isinstance(system, TwoParticlesConfig):
-            n_cases = len(system.correlations) * len(system.p1)
-        vectors, scores = (N + M) * d + N**2 + M**2, 6 * N * M
-        rows = ROW * n_cases * several * min(self.points, self.steps + 1)
-        needs = [
-            Need("vectors, overlaps and scores", DOUBLE * several * (vectors + scores), keys),
-            Need("the search for the sharpness", DOUBLE * several * DIRECTIONS * d**2, keys),
-            Need("the curves", SERIES * DOUBLE * several * self.steps, {"steps": self.steps}),
-            Need("the rows", rows, {"points": self.points}),
-        ]
-        if self.batch_size is not None:
-            needs.append(Need("the tokens of a step", 2 * INT * self.batch_size, {"batch_size": self.batch_size}))
-        return needs

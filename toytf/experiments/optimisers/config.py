@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import DOUBLE, FLOAT, INT, Need
+from toytf.config.footprint import FLOAT, Need
 from toytf.config.sections import Config, Unique
 from toytf.experiments.seeded import SeededConfig, with_float64
 
@@ -136,15 +136,8 @@ class OptimisersConfig(SeededConfig):
         return max(1, min(len(self.seeds), together))
 
     def needs(self) -> list[Need]:
-        """The largest case: vectors and weights, the scores of a step and of an evaluation, and the stream."""
+        """The largest matrix and the scores of all inputs: filling memory with these takes long."""
         N, M, d = self.n_inputs, max(self.answers), max(self.dimensions)
-        S, n = len(self.seeds), max(self.samples, default=0)
-        together = max(self.seeds_at_once(size, answers, 0) for size in self.dimensions for answers in self.answers)
-        held = min(HELD, S * (d * d + N * (d + M)))  # of several seeds, unless one alone has more
-        of = DOUBLE if self.precision == "float64" else FLOAT
-        keys = {"n_inputs": N, "n_outputs": M, "dimensions": d}
         return [
-            Need("vectors and weights", (DOUBLE + 4 * of) * max(held, N * d + M * d + d * d), keys),
-            Need("scores of all inputs", 4 * of * max(held, N * (M + d)), keys),
-            Need("the stream of inputs", 4 * INT * together * n, {"samples": n, "seeds": S}),
+            Need("weights and scores", FLOAT * (d * d + N * (d + M)), {"n_inputs": N, "n_outputs": M, "dimensions": d})
         ]

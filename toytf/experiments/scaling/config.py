@@ -4,10 +4,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from toytf.config.footprint import DOUBLE, FLOAT, Need
 from toytf.config.sections import Unique
 from toytf.experiments.seeded import SeededConfig
-from toytf.memory.schemes import Scheme, depends_on_dimension
+from toytf.memory.schemes import Scheme
 
 Alpha = Annotated[float, Field(ge=0, le=20)]
 
@@ -49,25 +48,3 @@ class ScalingConfig(SeededConfig):
     def finite_samples(self) -> list[int]:
         """The numbers of samples that are finite, in ascending order."""
         return sorted(n for n in self.samples if n != "infinite")
-
-    def needs(self) -> list[Need]:
-        """The largest case: vectors, strengths of every scheme, sums of vectors, and draws."""
-        from toytf.memory.sizes import BLOCK, KEPT, SCORED
-
-        N, D, K = max(self.n_inputs), max(self.dimensions), len(self.dimensions)
-        M = max(self.answers_of(N))
-        settings = len(self.alphas) * len(self.samples)
-        own = settings * sum(map(depends_on_dimension, self.schemes))
-        fixed = settings * len(self.schemes) - own
-        kept = fixed + own * K if self.distribution == "gaussian" else (fixed + own) * K  # on the sphere, for every d
-        keys = {"n_inputs": N, "n_outputs": M, "dimensions": D}
-        drawn = max(self.finite_samples, default=0)
-        rows = min(N, BLOCK)
-        scores = min((fixed + own) * M * rows, SCORED + M * D) if D < M else (fixed + own) * M * rows
-        return [
-            Need("the vectors", FLOAT * (min(N * D, KEPT) + 2 * rows * D + M * D), keys),
-            Need("the strengths of every input", FLOAT * N * kept + 4 * DOUBLE * N * settings, keys),
-            Need("sums of vectors", FLOAT * (fixed + own) * min(M, D) * D * K, keys),
-            Need("scores", 3 * FLOAT * scores, keys),
-            Need("the samples", 3 * DOUBLE * drawn, {"samples": drawn}),
-        ]

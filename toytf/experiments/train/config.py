@@ -67,16 +67,13 @@ class TrainExperimentConfig(SeededConfig):
         return self
 
     def needs(self) -> list[Need]:
-        """Those of the task and of `evaluate_on`, and of a training if the task tells its sizes."""
-        needs = [need for task in (self.task, *self.evaluation_tasks.values()) for need in task.needs()]
+        """Those of a training, if the task tells its sizes."""
         sizes = self.task.sizes()
-        if sizes is not None:
-            observed = any(probe.reads_batch for probe in self.probes)
-            on_cpu = self.device.startswith("cpu")
-            needs += training_needs(
-                self.train, self.model, sizes, on_cpu=on_cpu, observed=observed, stacked=self.n_stacked
-            )
-        return needs
+        if sizes is None:
+            return []
+        observed = any(probe.reads_batch for probe in self.probes)
+        on_cpu = self.device.startswith("cpu")
+        return training_needs(self.train, self.model, sizes, on_cpu=on_cpu, observed=observed, stacked=self.n_stacked)
 
     @property
     def worth_threads(self) -> int:
