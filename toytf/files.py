@@ -18,7 +18,12 @@ def write_atomic(path: Path, content: bytes) -> None:
             file.flush()
             sync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        if os.name == "posix":  # the new name should be on the disk before anything that is written later
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                sync(folder)
+            finally:
+                os.close(folder)
     except OSError as error:
         error.filename = str(path)  # that of the temporary file says nothing to a reader
         raise
@@ -32,16 +37,6 @@ def remove_temporary(*folders: Path) -> None:
         for path in folder.glob(".*.tmp"):
             if _TEMPORARY.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the new name of a file on the disk before anything that is written later."""
-    if os.name == "posix":
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            sync(opened)
-        finally:
-            os.close(opened)
 
 
 def sync(file: int) -> None:

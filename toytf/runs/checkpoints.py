@@ -74,7 +74,10 @@ class CheckpointStore:
     def load_weights(self, step: int, parameters: Mapping[str, nn.Parameter]) -> None:
         """Put the weights of a step into a model."""
         weights, _ = self._read(step, "safetensors")
-        self._fit(step, weights, parameters)
+        for name in sorted({*weights, *parameters}):
+            has, wants = (tuple(known[name].shape) if name in known else "none" for known in (weights, parameters))
+            if has != wants:  # weights of another model
+                raise self._damaged(step, "safetensors", f"{name}: expected {wants}, got {has}")
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
@@ -151,13 +154,6 @@ class CheckpointStore:
         if (header["seed"], header["step"]) != (self.seed, step):
             raise ValueError(f"it belongs to seed {header['seed']}, step {header['step']}")
         return tensors, header
-
-    def _fit(self, step: int, found: Mapping[str, Tensor], expected: Mapping[str, nn.Parameter]) -> None:
-        """Refuse weights of another model."""
-        for name in sorted({*found, *expected}):
-            has, wants = (tuple(known[name].shape) if name in known else "none" for known in (found, expected))
-            if has != wants:
-                raise self._damaged(step, "safetensors", f"{name}: expected {wants}, got {has}")
 
     def _damaged(self, step: int, suffix: str, why: str) -> UserError:
         """What is wrong with a file, and how the run goes on without it."""

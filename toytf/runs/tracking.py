@@ -48,8 +48,13 @@ class WandbMirror:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, Exception):  # a second Ctrl-C waits for nothing
-            self._close()
+        waits = kind is None or issubclass(kind, Exception)  # a second Ctrl-C waits for nothing
+        if waits and self._thread is not None:
+            with spent_on("wandb"):
+                self._rows.put(None)
+                if self._thread.ident is None:
+                    self._thread.start()
+                self._thread.join()
 
     def log(self, row: Row) -> None:
         """Pass a row on; the first one after training has begun starts the thread."""
@@ -57,15 +62,6 @@ class WandbMirror:
             self._rows.put(row)
             if row["step"] and self._thread.ident is None:
                 self._thread.start()
-
-    def _close(self) -> None:
-        """Wait until everything is sent."""
-        if self._thread is not None:
-            with spent_on("wandb"):
-                self._rows.put(None)
-                if self._thread.ident is None:
-                    self._thread.start()
-                self._thread.join()
 
     def _send(self, logging: LoggingConfig, directory: Path, seed: int, config: dict[str, Any]) -> None:
         try:
