@@ -180,7 +180,7 @@ def _begun(
         try:
             if not started.finished:
                 add_start(directory, origin, getattr(config, "device", None))
-            with nullcontext() if force else limited_memory(config):
+            with contextlib.nullcontext() if force else limited_memory(config):
                 yield experiment, started
         except (Exception, SystemExit) as error:
             if is_new and not isinstance(error, Interrupted):
@@ -248,7 +248,7 @@ def limited_memory(config: ExperimentConfig) -> Iterator[None]:
     """Let a run on a CPU take the memory that is free and no more; one that asks for more ends with a sentence."""
     on_cpu = str(getattr(config, "device", "cpu")).startswith("cpu")
     try:
-        with memory_limit() if on_cpu else nullcontext() as free:
+        with memory_limit() if on_cpu else contextlib.nullcontext() as free:
             yield
     except (MemoryError, RuntimeError, ValueError) as error:
         if free is None or not _out_of_memory(error):
