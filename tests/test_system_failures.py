@@ -20,7 +20,7 @@ import toytf
 from toytf import files
 from toytf.config.footprint import Need, check_memory
 from toytf.config.plugins import load_config
-from toytf.engines import EngineOptions, using
+from toytf.engines import EngineOptions
 from toytf.errors import RunFailed, UserError
 from toytf.experiments.train import experiment as train
 from toytf.process import free_memory, memory_limit, without_memory_limit
@@ -210,11 +210,9 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_case_that_cannot_fit_is_named_by_a_worker(tmp_path: Path) -> None:
     """A worker has half of what is free, and asks for 4 TB."""
-    with (
-        using(EngineOptions(jobs=2)),
-        pytest.raises(UserError, match=r"n_tokens = 1,000,000 needs .* asked for 4 TB more"),
-    ):
-        toytf.run("bigram/three_steps", {"n_tokens": 1_000_000, "device": "cpu"}, out=tmp_path / "run")
+    with pytest.raises(UserError, match=r"n_tokens = 1,000,000 needs .* asked for 4 TB more"):
+        sizes = {"n_tokens": 1_000_000, "device": "cpu"}
+        toytf.run("bigram/three_steps", sizes, out=tmp_path / "run", engine=EngineOptions(jobs=2))
     assert list(tmp_path.iterdir()) == []
 
 

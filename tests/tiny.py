@@ -69,7 +69,9 @@ def tiny(config: ExperimentConfig, **more: Any) -> ExperimentConfig:
         changes = {**TRAINING, "task": TASKS[config.task.kind]}
         if any(probe.kind == "margins_over_time" for probe in config.probes):
             changes["train"] = LOOKED_BACK_ON
-        elif config.model.init == "ideal":
+        else:  # no metric has its name from these
+            content["train"]["optimizer"] = {"kind": "sgd", "lr": 0.1}
+        if config.model.init == "ideal":
             changes["train"] = {**TRAINING["train"], "steps": 0}  # a step on so few sequences would spoil it
     if isinstance(config, CapacityConfig):
         small = small_sizes(config)

@@ -390,18 +390,6 @@ def test_a_finished_run_can_be_probed(tiny_run: "toytf.Run"):
     assert {name.split("/")[1][:5] for name in result.metrics} == set(MEMORIES)
 
 
-@pytest.mark.parametrize("kind", ["margins", "scores", "spectrum", "utilisation"])
-def test_a_probe_of_an_earlier_version_is_answered_with_its_successor(
-    tiny_run: "toytf.Run", invoke: Any, kind: str, tmp_path: Path
-):
-    ended = invoke("probe", tiny_run.directory, "--probe", kind)
-    assert (ended.code, ended.out) == (2, "")
-    assert f'probe "{kind}" does not exist any more: "limits" measures the same' in ended.err
-    ended = invoke("run", CONFIGS / "quickstart.yaml", f"probes=[{kind}]", "--out", tmp_path / "run")
-    assert ended.code == 2
-    assert f'probe "{kind}" does not exist any more: "limits" measures the same' in ended.err
-
-
 def test_the_command_prints_the_worst_pairs_of_a_run(tiny_run: "toytf.Run", invoke: Any):
     ended = invoke("probe", tiny_run.directory, "--probe", "limits")
     assert ended.code == 0

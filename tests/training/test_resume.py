@@ -36,6 +36,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "evaluation": {"every": 7, "sequences": 16},
             "checkpoints": {"every": 10},
         },
+        "probes": ["memory_recall", "attention"],
         "seeds": [0, 1],
         "threads": 1,
         "logging": {"wandb": "off"},
@@ -63,6 +64,7 @@ def wait_for_rows(out: Path, rows: int, process: "subprocess.Popen[bytes]") -> N
         time.sleep(0.002)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("trial", range(2))
 def test_a_run_killed_at_random_steps_and_resumed_has_the_same_bits(
     config: Path, uninterrupted: Path, tmp_path: Path, trial: int
@@ -82,6 +84,7 @@ def test_a_run_killed_at_random_steps_and_resumed_has_the_same_bits(
     assert record(out) == record(uninterrupted)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_saves_and_says_how_to_continue(
     config: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals

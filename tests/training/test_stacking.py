@@ -290,20 +290,6 @@ def test_the_bits_of_a_member_do_not_depend_on_how_many_there_are() -> None:
     assert all(torch.equal(alone[name], of_five[name]) for name in alone)
 
 
-def test_a_run_of_a_version_without_stacks_goes_on(tmp_path: Path) -> None:
-    run = quick_run("factual/quick", {**QUICK, "seeds": [0, 1], "stack": 1}, out=tmp_path / "run")
-    before = run.summary_file.read_bytes()
-    content = run.config_file.read_text()
-    assert "stack: 1\n" in content
-    run.config_file.write_text(content.replace("stack: 1\n", ""))
-    for name in ("summary.json", "checksums.json"):
-        (run.directory / name).unlink()
-    for path in run.checkpoints.glob("*-step000040.*"):
-        path.unlink()
-    again = quick_run(run.config_file, out=run.directory, resume=True)
-    assert again.summary_file.read_bytes() == before
-
-
 def test_the_number_is_in_the_config_of_the_run_and_is_kept(tmp_path: Path) -> None:
     seeds = {**QUICK, "seeds": [0, 1], "train.steps": 0}
     run = quick_run("factual/quick", seeds, out=tmp_path / "run")

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,6 @@ from toytf.experiments.train.story import (
     weakest,
 )
 from toytf.measurement import Group, Headline, Measurement
-from toytf.report.headlines import short_table
 
 pytestmark = pytest.mark.repeats_runs
 
@@ -274,23 +272,6 @@ def test_an_evaluation_at_every_step_is_said_so(tmp_path: Path) -> None:
         "Recall stayed more than 0.1 above chance in W_OV2 from step 1 on; not in W_KQ1 or W_KQ2 "
         "(evaluated at every step)."
     )
-
-
-def test_an_earlier_run_has_the_same_verdict_and_its_accuracy(tmp_path: Path) -> None:
-    run = toytf.run("configs/quickstart.yaml", FEW, out=tmp_path / "run")
-    told = json.loads((run.directory / "columns.json").read_text())
-    for group in told["groups"]:
-        group.pop("headline", None)
-    for columns in (None, json.dumps(told)):  # before there was the file, and before there were headlines
-        earlier = tmp_path / ("names" if columns is None else "columns")
-        shutil.copytree(run.directory, earlier, ignore=shutil.ignore_patterns("columns.json", "checksums.json"))
-        if columns is not None:
-            (earlier / "columns.json").write_text(columns)
-        known = toytf.Run.open(earlier)
-        assert story_of(known).sentences == story_of(run).sentences
-        shown = [cells[-1] for cells in short_table(known.summary, known.columns).cells()]
-        assert {"eval/in_context_accuracy", "recall/W_KQ1", "recall/W_KQ2", "recall/W_OV2"} <= {*shown}
-        assert not any(name.startswith(("norm/", "grad_norm/", "train/")) for name in shown)
 
 
 def test_accuracies_are_put_in_order_where_no_memory_is_measured(tmp_path: Path) -> None:

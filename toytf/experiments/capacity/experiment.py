@@ -103,7 +103,7 @@ class Capacity(Study[CapacityCase]):
     def _of(self, group: Group, table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a group, with the side and the weights of each case."""
         rows = table[(table["group"] == group.name) & ~table["variant"]]
-        rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, "width"])])  # there may be no case with a width
+        rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, "rule", "d", "width"])])  # there may be none yet
         side = {factors(case)["d"]: case.side for case in self.cases()}
         weights = {(case.rule, factors(case)["d"], case.width or 0): case.n_parameters for case in self.cases()}
         of_case = zip(rows["rule"], rows["d"], rows["width"].fillna(0), strict=True)
