@@ -310,6 +310,7 @@ def test_a_claim_of_a_run_that_diverges_is_not_reached(claim: Callable[..., Path
     assert (told["verdict"], told["measured"], told["spread"]) == ("not reached", None, None)
 
 
+@pytest.mark.heavy
 @pytest.mark.repeats_runs
 def test_claims_that_run_at_once_get_the_same_verdicts_in_the_same_order(
     claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path
@@ -338,6 +339,7 @@ def test_claims_that_run_at_once_get_the_same_verdicts_in_the_same_order(
     assert "positive: confirmed; 1 claim left\nnegative: refuted; 0 claims left\n" in again.err
 
 
+@pytest.mark.heavy
 def test_a_mistake_ends_claims_that_run_at_once_with_2_and_what_the_others_did_is_kept(
     claim: Callable[..., Path], invoke: "Callable[..., Ended]", tmp_path: Path
 ) -> None:

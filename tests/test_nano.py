@@ -57,6 +57,7 @@ def test_it_is_short_and_needs_only_torch() -> None:
     assert imported - {"torch"} <= sys.stdlib_module_names
 
 
+@pytest.mark.heavy
 def test_it_learns_what_the_quickstart_learns(table: Table) -> None:
     # `toytf run quickstart` over the seeds 0-19, mean ± standard deviation: recall of W_KQ1 0.710 ± 0.042, accuracy
     # 0.981 ± 0.006 in context and 0.978 ± 0.008 in untrapped sequences; W_KQ2 and W_OV2 recall all in every seed.

@@ -208,6 +208,7 @@ def test_several_optimisers_are_one() -> None:
     assert several.state[joined[1]].keys() == rest.state[alone[1]].keys()
 
 
+@pytest.mark.heavy
 def test_a_training_does_not_load_the_compiler(tiny_config: Path, tmp_path: Path) -> None:
     program = """if True:
         import sys, toytf

@@ -9,6 +9,9 @@ import pytest
 from toytf.config.plugins import load_config
 from toytf.waiting import OWN, SETTINGS
 
+pytestmark = pytest.mark.heavy
+
+
 SHOWN = "import os, toytf, torch; print(*(os.environ.get(name) for name in {names!r}))"
 
 

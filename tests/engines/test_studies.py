@@ -22,7 +22,7 @@ from toytf.runs.rows import MetricsFile
 if TYPE_CHECKING:
     from conftest import Ended
 
-pytestmark = pytest.mark.repeats_runs
+pytestmark = [pytest.mark.repeats_runs, pytest.mark.heavy]
 
 COMMON: dict[str, Any] = {"seeds": [0, 1], "device": "cpu", "threads": 1, "logging": {"wandb": "off"}}
 STORAGE: dict[str, Any] = {

@@ -55,7 +55,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], type[Study[Any]]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=EXPERIMENTS)
+@pytest.fixture(scope="module", params=["capacity", "storage", pytest.param("filling", marks=pytest.mark.heavy)])
 def experiment(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

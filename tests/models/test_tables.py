@@ -163,6 +163,7 @@ for shape in {shapes!r}:
 """
 
 
+@pytest.mark.heavy
 def test_the_forward_by_tables_is_captured_as_one_graph():
     # In its own process: the shape checks of the tests cannot be captured, and users run without them.
     shapes = [BY_TABLES[name] for name in ("simplified", "three joint heads", "relu feed-forward")]

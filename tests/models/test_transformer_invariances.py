@@ -136,6 +136,7 @@ for shape in {shapes!r}.values():
 """
 
 
+@pytest.mark.heavy
 def test_the_forward_is_captured_as_one_graph():
     # In its own process: the shape checks of the tests cannot be captured, and users run without them.
     subprocess.run([sys.executable, "-c", COMPILED.format(shapes=SHAPES)], check=True, timeout=120)

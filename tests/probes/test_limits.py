@@ -187,7 +187,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, "toytf.Run"]:
     }
 
 
-@pytest.mark.parametrize("name", ["quickstart", "factual/quick"])
+@pytest.mark.parametrize("name", [pytest.param("quickstart", marks=pytest.mark.heavy), "factual/quick"])
 def test_the_largest_margin_recalls_at_least_what_the_sum_does_and_all_that_fit(
     trained: dict[str, "toytf.Run"], name: str
 ):

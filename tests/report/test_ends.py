@@ -28,6 +28,8 @@ SHORTER: dict[str, dict[str, Any]] = {
     "three_steps": {"samples": [64, 128]},
     "noise_learning": {"n_tokens": [8, 16], "samples": [16, 64]},
     "fact_capacity": {"dimensions": [8, 12, 16], "mixes": [[1, 2], [1, 4]], "n_heads": 8},
+    "dynamics/step_sizes": {"system": {"correlations": [0.5, 1.0], "p1": [0.75]}},
+    "scaling/million": {"n_inputs": [10_000], "dimensions": [8, 16, 32]},
     "scaling/grid": {"dimensions": [2, 3], "batches": [16, 64], "samples": [64], "learning_rates": [1, 10]},
     "scaling/grid_quick": {"dimensions": [2, 3], "batches": [16, 64], "samples": [64]},
     "scaling/muon_evenly": {"dimensions": [16], "steps": 400, "evaluations": 4},

@@ -422,6 +422,7 @@ def test_a_text_of_markup_is_shown_literally(visit: "Open", tmp_path: Path) -> N
 # Sizes
 
 
+@pytest.mark.heavy
 def test_thirty_checkpoints_of_long_sequences_fit_in_fifteen_megabytes(tmp_path: Path) -> None:
     changed = {
         "task.seq_len": 256, "model.d_model": 16, "train.steps": 40, "train.batch_size": 2, "train.loss": "all",

@@ -181,6 +181,7 @@ def test_a_client_that_says_nothing_keeps_no_other_waiting(server: PageServer):
         assert status(ask(server)) == 200
 
 
+@pytest.mark.heavy
 def test_inspect_serves_the_page_of_a_run_until_interrupted(tiny_run: toytf.Run, tmp_path: Path):
     page = tmp_path / "page.html"
     command = [Path(sys.executable).with_name("toytf"), "inspect", tiny_run.directory, "--html", page, "--serve"]

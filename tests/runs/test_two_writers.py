@@ -17,6 +17,9 @@ from toytf.runs.lock import NAME, locked
 if TYPE_CHECKING:
     from conftest import Command
 
+pytestmark = pytest.mark.heavy
+
+
 COMMAND = Path(sys.executable).with_name("toytf")
 
 

@@ -255,12 +255,14 @@ def test_what_failed_for_another_reason_is_done_when_it_is_tried_again(tmp_path:
     assert (out / "table.csv").read_bytes() == csv
 
 
+@pytest.mark.heavy
 def test_two_jobs_give_the_same_bytes(done: toytf.Sweep, tmp_path: Path) -> None:
     other = toytf.sweep(done.directory.parent / "mine.yaml", out=tmp_path / "out", jobs=2)
     for name in ("table.csv", "plan.json", "sweep.yaml"):
         assert (other.directory / name).read_bytes() == (done.directory / name).read_bytes()
 
 
+@pytest.mark.heavy
 def test_a_sweep_that_was_killed_goes_on_to_the_same_table(tmp_path: Path) -> None:
     long = {"train.steps": 40, "train.checkpoints.every": 5, "probes": [[]]}
     path = _file(tmp_path, grid={"model.d_model": [16, 24, 32, 48]})
@@ -288,6 +290,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_table(tmp_path: Path) -> No
     assert (out / "table.csv").read_bytes() == (whole.directory / "table.csv").read_bytes()
 
 
+@pytest.mark.heavy
 def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     path, out = _file(tmp_path, grid={"model.d_model": [16, 24]}), tmp_path / "out"
     command = [str(Path(sys.executable).with_name("toytf")), "sweep", str(path), "train.steps=100000", "--jobs", "1"]

@@ -45,6 +45,7 @@ def run_steps(backend: str, *names: str) -> None:
     subprocess.run([sys.executable, "-c", STEPS, backend, *names], check=True, timeout=300)
 
 
+@pytest.mark.heavy
 def test_steps_through_the_captured_graph_are_the_same() -> None:
     """Forward and backward as the graphs that a compiler would be given, with a trained relu part too."""
     run_steps("aot_eager", "quickstart", "factual/quick")

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -17,6 +19,9 @@ import toytf
 from toytf.errors import UserError
 from toytf.runs import Run
 from toytf.timing import PARTS
+
+if TYPE_CHECKING:
+    from conftest import Ended
 
 COMMAND = Path(sys.executable).with_name("toytf")
 STEPS = 150
@@ -47,9 +52,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def uninterrupted(config: Path) -> Path:
-    out = config.parent / "uninterrupted"
-    subprocess.run([COMMAND, "run", config, "--out", out], check=True, capture_output=True)
-    return out
+    return toytf.run(config, out=config.parent / "uninterrupted").directory
 
 
 def record(out: Path) -> dict[str, bytes]:
@@ -107,7 +110,7 @@ def test_an_interrupted_run_saves_and_says_how_to_continue(
 
 def test_the_config_of_a_run_reruns_to_the_same_bits(uninterrupted: Path, tmp_path: Path) -> None:
     out = tmp_path / "again"
-    subprocess.run([COMMAND, "run", uninterrupted / "config.yaml", "--out", out], check=True, capture_output=True)
+    toytf.run(uninterrupted / "config.yaml", out=out, page=False)
     assert record(out) == record(uninterrupted)
 
 
@@ -125,7 +128,7 @@ def test_a_run_killed_before_its_last_file_is_completed(uninterrupted: Path, tmp
     shutil.copytree(uninterrupted, out)
     (out / "summary.json").unlink()
     (out / "report.html").unlink()
-    subprocess.run([COMMAND, "run", out / "config.yaml", "--out", out, "--resume"], check=True, capture_output=True)
+    toytf.run(out / "config.yaml", out=out, resume=True)
     assert record(out) == record(uninterrupted)
     assert (out / "report.html").exists()
     timing = json.loads((out / "timing.json").read_text())
@@ -138,11 +141,8 @@ def test_lost_rows_are_noticed(uninterrupted: Path, tmp_path: Path) -> None:
     for name in ("summary.json", f"checkpoints/seed1-step{STEPS:06d}.training"):
         (out / name).unlink()
     (out / "metrics.jsonl").write_text("")
-    ended = subprocess.run(
-        [COMMAND, "run", out / "config.yaml", "--out", out, "--resume"], check=False, capture_output=True, text=True
-    )
-    assert ended.returncode == 2
-    assert "metrics.jsonl has changed since toytf wrote it: rows were changed, added or lost" in ended.stderr
+    with pytest.raises(UserError, match=r"metrics\.jsonl has changed since .*: rows were changed, added or lost"):
+        toytf.run(out / "config.yaml", out=out, resume=True)
     assert (out / "metrics.jsonl").read_text() == ""
 
 
@@ -150,9 +150,8 @@ def test_parts_of_another_run_are_not_taken_for_its_own(config: Path, uninterrup
     out = tmp_path / "copy"
     shutil.copytree(uninterrupted, out)
     (out / "config.yaml").unlink()
-    ended = subprocess.run([COMMAND, "run", config, "--out", out], check=False, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "already exists, without the config.yaml of a run beside it: choose another --out" in ended.stderr
+    with pytest.raises(UserError, match=r"already exists, without the config\.yaml of a run beside it"):
+        toytf.run(config, out=out)
 
 
 def test_the_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
@@ -160,14 +159,15 @@ def test_the_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     assert words[3:] == ["--out", str(tmp_path / "a run"), "--resume"]
 
 
-def test_resuming_the_config_of_a_run_means_that_run(uninterrupted: Path, tmp_path: Path) -> None:
+def test_resuming_the_config_of_a_run_means_that_run(
+    uninterrupted: Path, invoke: "Callable[..., Ended]", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     out = tmp_path / "copy"
     shutil.copytree(uninterrupted, out)
     (out / "summary.json").unlink()
-    ended = subprocess.run(
-        [COMMAND, "run", out / "config.yaml", "--resume"], check=False, capture_output=True, text=True, cwd=tmp_path
-    )
-    assert ended.stdout.splitlines()[-1] == str(out)
+    monkeypatch.chdir(tmp_path)
+    ended = invoke("run", out / "config.yaml", "--resume")
+    assert ended.out.splitlines()[-1] == str(out)
     assert (out / "summary.json").read_bytes() == (uninterrupted / "summary.json").read_bytes()
 
 

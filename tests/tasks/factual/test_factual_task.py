@@ -266,6 +266,7 @@ def test_gradients_of_saturated_heads_are_not_lost_in_rounding(beta: int) -> Non
     assert float((by_counts[0] - exact[0]).abs().max()) < 1e-6 * largest
 
 
+@pytest.mark.heavy
 def test_one_layer_learns_256_facts_within_320_steps(tmp_path: Path) -> None:
     """Above .99 on 4096 sequences, looked at every 64 steps; over seeds it takes 128 to 320 steps."""
     import toytf
