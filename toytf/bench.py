@@ -33,14 +33,10 @@ def run_benchmarks(names: list[str], file: Path | None) -> None:
         results[name] = known[name]()
         typer.echo(f"{name}: " + "  ".join(f"{key} {value:.4g}" for key, value in results[name].items()))
         if file is not None:  # after each, so that a later one that fails costs no minutes
-            _write(file, results)
-
-
-def _write(file: Path, results: Mapping[str, Result]) -> None:
-    try:
-        file.write_text(json.dumps({**results, "machine": machine()}, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written: {reason(error)}") from None
+            try:
+                file.write_text(json.dumps({**results, "machine": machine()}, indent=2) + "\n", encoding="utf-8")
+            except OSError as error:
+                raise UserError(f"{file}: cannot be written: {reason(error)}") from None
 
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int, calls: int = 1) -> dict[str, float]:

@@ -37,17 +37,13 @@ def print_catalogue(what: str) -> None:
     """Print the entries of one kind, or of all."""
     if what and what not in KINDS:
         raise UserError(f'"{shortened(what)}" cannot be listed: {nearest(what, KINDS)}')
+    files = {"configs": config_files() | sweep_files(), "claims": claim_files()}
     for kind in [what] if what else KINDS:
-        entries = _entries(kind)
+        if kind in files:
+            entries = {name: first_comment(path) for name, path in files[kind].items()}
+        else:
+            entries = {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()}
         typer.echo(f"{kind}:")
         width = max(map(len, entries), default=0)
         for name, text in entries.items():
             typer.echo(f"  {name:<{width}}  {text}")
-
-
-def _entries(kind: str) -> dict[str, str]:
-    """What there is of a kind, each with one line about it."""
-    files = {"configs": config_files() | sweep_files(), "claims": claim_files()}
-    if kind in files:
-        return {name: first_comment(path) for name, path in files[kind].items()}
-    return {name: (cls.__doc__ or "").partition("\n")[0] for name, cls in plugins(kind).items()}

@@ -8,14 +8,4 @@ from toytf.claims.check import check_claims, choose
 from toytf.claims.claim import Claim, Expectation, load_claim
 from toytf.claims.verdict import Finding, Outcome, Verdict, compare
 
-__all__ = [
-    "Claim",
-    "Expectation",
-    "Finding",
-    "Outcome",
-    "Verdict",
-    "check_claims",
-    "choose",
-    "compare",
-    "load_claim",
-]
+__all__ = ["Claim", "Expectation", "Finding", "Outcome", "Verdict", "check_claims", "choose", "compare", "load_claim"]

@@ -35,6 +35,8 @@ def check_claims(
     Runs are kept by config: what a stopped check has finished, and what two claims share, is not run again. options:
     how many runs go on at a time, and where. quick: the smaller version of each claim.
     """
+    from toytf.report.verdicts import verdict_page
+
     files = choose(names)
     chosen = [
         _Chosen(name, *load_claim(path, quick=quick), out, _origin(name, path, out, quick=quick), quick)
@@ -50,7 +52,9 @@ def check_claims(
         _refuse_foreign(out)
         for outcome in _outcomes(chosen, options):
             outcomes[outcome.name] = outcome
-            _write([outcomes[name] for name in files if name in outcomes], out)
+            known = [outcomes[name] for name in files if name in outcomes]
+            write_atomic(out / "claims.json", (json.dumps([asdict(one) for one in known], indent=2) + "\n").encode())
+            write_atomic(out / "claims.html", verdict_page(known, out).encode(errors="surrogateescape"))
     return [outcomes[name] for name in files]
 
 
@@ -85,8 +89,14 @@ def _outcomes(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Out
             yield outcome
 
     yield from decided()
+    runs: dict[Path, ClaimRun] = {}  # what is left to run, each config once
+    for one in chosen:
+        for name, path in one.directories.items():
+            if path not in runs and not Run(path).finished:
+                minutes = one.claim.minutes / len(one.configs)  # the runs of a claim are taken to be equally long
+                runs[path] = ClaimRun(f"{one.name}: {name}", one.configs[name], path, one.origin, minutes)
     try:
-        with closing(finish_runs(_runs(chosen), options)) as ending:
+        with closing(finish_runs([*runs.values()], options)) as ending:
             for run, failure in ending:
                 if failure is not None:
                     failures[run.directory] = failure
@@ -96,17 +106,6 @@ def _outcomes(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Out
     except Interrupted:
         done = f"{len(chosen) - len(undecided)} of {counted(len(chosen), 'claim')} checked"
         raise Interrupted(f"stopped with {done}; to continue, run the same command again") from None
-
-
-def _runs(chosen: Iterable[_Chosen]) -> list[ClaimRun]:
-    """What is left to run, each config once; the runs of a claim are taken to be equally long."""
-    runs: dict[Path, ClaimRun] = {}
-    for one in chosen:
-        for run, path in one.directories.items():
-            if path not in runs and not Run(path).finished:
-                minutes = one.claim.minutes / len(one.configs)
-                runs[path] = ClaimRun(f"{one.name}: {run}", one.configs[run], path, one.origin, minutes)
-    return [*runs.values()]
 
 
 def _origin(name: str, path: Path, out: Path, *, quick: bool) -> Origin:
@@ -174,10 +173,3 @@ def _refuse_foreign(out: Path) -> None:
     ours = isinstance(known, list) and all(isinstance(one, dict) and "verdict" in one for one in known)
     if not ours or (page.exists() and not is_page(page)):
         raise UserError(f"{page if ours else verdicts} already exists and is not of toytf: choose another --out")
-
-
-def _write(outcomes: list[Outcome], out: Path) -> None:
-    from toytf.report.verdicts import verdict_page
-
-    write_atomic(out / "claims.json", (json.dumps([asdict(o) for o in outcomes], indent=2) + "\n").encode())
-    write_atomic(out / "claims.html", verdict_page(outcomes, out).encode(errors="surrogateescape"))

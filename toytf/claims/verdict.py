@@ -73,7 +73,11 @@ def outcome_of(
     findings, missing = [], []
     for expectation in claim.expect:
         try:
-            findings.append(_finding(expectation, seeds, quick=quick))
+            if expectation.sizes:
+                left, right = limits(expectation, seeds), None
+            else:
+                left, right = seeds.get(expectation.run), seeds.get(expectation.of or expectation.run)
+            findings.append(compare(expectation, left, right, quick=quick))
         except MissingMetric as lacking:
             if not {*expectation.runs()} <= {*studies}:
                 raise
@@ -86,13 +90,6 @@ def outcome_of(
         worst.predicted, worst.measured, worst.spread, worst.tolerance, worst.verdict,
         tuple(findings), runs, quick,
     )  # fmt: skip
-
-
-def _finding(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]", *, quick: bool) -> Finding:
-    if expectation.sizes:
-        return compare(expectation, limits(expectation, seeds), quick=quick)
-    left, right = seeds.get(expectation.run), seeds.get(expectation.of or expectation.run)
-    return compare(expectation, left, right, quick=quick)
 
 
 def limits(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame | None":
@@ -109,11 +106,7 @@ def limits(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]") -> "pd
 
 
 def compare(
-    expectation: Expectation,
-    seeds: "pd.DataFrame | None",
-    others: "pd.DataFrame | None" = None,
-    *,
-    quick: bool = False,
+    expectation: Expectation, seeds: "pd.DataFrame | None", others: "pd.DataFrame | None" = None, *, quick: bool = False
 ) -> Finding:
     """Confirmed if it holds; refuted if it fails by more than the spread over seeds; else not reached.
 

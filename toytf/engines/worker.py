@@ -45,11 +45,6 @@ def _receive(jobs: IO[bytes], given: "queue.SimpleQueue[Message]") -> None:
         while True:
             given.put(pickle.load(jobs))
     except Exception:  # the end of the pipe, perhaps in the middle of a job
-        _end()
-
-
-def _end() -> None:
-    """End this process and those that jobs have left behind in its group, which `pool` made for it."""
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(1)
+        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():  # those that jobs have left behind end with us
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)

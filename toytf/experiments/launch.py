@@ -91,11 +91,7 @@ def run_config(
 
 
 def run_together(
-    configs: Sequence[ExperimentConfig],
-    directories: Sequence[Path],
-    *,
-    page: bool = True,
-    origin: Origin | None = None,
+    configs: Sequence[ExperimentConfig], directories: Sequence[Path], *, page: bool = True, origin: Origin | None = None
 ) -> list[Run | ToytfError]:
     """Run configs that have one `stack_key` as one tensor program, each in its directory, from where it was stopped.
 

@@ -10,8 +10,6 @@ from toytf.config.sections import Unique, auto_or_up_to
 from toytf.runs.tracking import LoggingConfig
 
 MOST_THREADS = 1024
-
-
 MOST_SEEDS = 10_000
 
 

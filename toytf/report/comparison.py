@@ -80,7 +80,8 @@ class Comparison:
         """
         configs = [_config(run) for run in self.runs]
         found = {key: [shortened(str(config.get(key, NOTHING))) for config in configs] for key in _differing(configs)}
-        code = [_code(run) for run in self.runs]
+        starts = [next(iter(run.provenance.starts), None) for run in self.runs]
+        code = [NOTHING if one is None else " ".join(filter(None, [one.toytf, one.commit])) for one in starts]
         return {**found, **({"toytf": code} if len({*code}) > 1 else {})}
 
     def figures(self) -> dict[str, Any]:
@@ -95,16 +96,16 @@ class Comparison:
                 for name, history in histories.items()
                 if metric in history and history[metric].count() > ENDS * history["seed"].nunique()
             }
+            # What it can be read against where that is the same for all runs; a limit far away would hide them.
+            known = {
+                kind: {run.summary.get(reference_name(kind, metric)) for run in self.runs} for kind in CURVE_LEVELS
+            }
+            levels = {kind: level for kind, (level, *others) in known.items() if level is not None and not others}
             if len(curves) > 1:
                 about = next(run.columns[metric] for run in self.runs if metric in run.columns)
                 says = about.group.meaning(about.label) or phrase
-                found[metric] = overlaid(curves, metric, says, self._common_levels(metric))
+                found[metric] = overlaid(curves, metric, says, levels)
         return found
-
-    def _common_levels(self, metric: str) -> dict[str, float]:
-        """What a metric can be read against where that is the same for all runs; a limit far away would hide them."""
-        levels = {kind: {run.summary.get(reference_name(kind, metric)) for run in self.runs} for kind in CURVE_LEVELS}
-        return {kind: level for kind, (level, *others) in levels.items() if level is not None and not others}
 
     def figure(self, metric: str | None = None) -> Any:
         """The curves of one metric, by default the first of the table that has any."""
@@ -173,12 +174,6 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _is_plain(values: Sequence[Any]) -> bool:
     """Are there any, and can all stand in a cell?"""
     return all(isinstance(value, str | int | float | None) for value in values) and {*values} != {None}
-
-
-def _code(run: Run) -> str:
-    """The version and commit that a run was started with."""
-    start = next(iter(run.provenance.starts), None)
-    return NOTHING if start is None else " ".join(filter(None, [start.toytf, start.commit]))
 
 
 def _config(run: Run) -> dict[str, Any]:

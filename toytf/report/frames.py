@@ -187,6 +187,9 @@ def _attention(views: Sequence["SequenceView"], store: Store, *, signed: bool) -
 
 
 def _memory(view: "MemoryView", store: Store) -> dict[str, Any]:
+    # Margins away from 0, so that none changes its sign; only one without a rival is the largest.
+    whole = np.where(view.margins > 0, np.ceil(100 * view.margins), np.floor(100 * view.margins))
+    hundredths = np.where(np.isposinf(view.margins), 32767, np.clip(whole, -32767, 32766))
     return {
         "job": view.job,
         "keys": store.names(view.keys),
@@ -200,17 +203,11 @@ def _memory(view: "MemoryView", store: Store) -> dict[str, Any]:
         "value_names": store.names(view.value_names),
         "targets": store.array(view.targets, "<i4"),
         "rivals": store.array(view.rivals, "<i4"),
-        "margins": store.array(_hundredths(view.margins), "<i2"),
+        "margins": store.array(hundredths, "<i2"),
         "pairs_to_hold": len(view.margins),
         "recalled": view.recalled,
         "singular": store.array(view.singular, "<u2", 1000),
     }
-
-
-def _hundredths(margins: np.ndarray) -> np.ndarray:
-    """Margins in hundredths, away from 0, so that none changes its sign; only one without a rival is the largest."""
-    whole = np.where(margins > 0, np.ceil(100 * margins), np.floor(100 * margins))
-    return np.where(np.isposinf(margins), 32767, np.clip(whole, -32767, 32766))
 
 
 def _facts(sheet: "FactSheet", store: Store) -> dict[str, Any]:

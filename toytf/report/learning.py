@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from toytf.measurement import Quantity, reference_name
+from toytf.measurement import reference_name
 
 if TYPE_CHECKING:
     from toytf.runs import Run
@@ -36,6 +36,10 @@ def learning_figures(
             if about.group.name == "floor" and about.on == on and about.at.get("quantity") == chart
             and name in summary and about.at.get("role") in roles
         }  # fmt: skip
+        main = members
+        if group.timed == "onset":  # of a memory under several criteria, which have more factors, the plain one
+            fewest = min(len(columns[name].at) for name in members)
+            main = [name for name in members if len(columns[name].at) == fewest]
         title = CHART_TITLES.get(chart, group.heading) + (f" ({on})" if on else "")
         figure = curves(
             history,
@@ -46,7 +50,7 @@ def learning_figures(
             levels=levels,
             onsets=onsets,
             labels=named,
-            hidden=[name for name in members if name not in (named or _main(members, columns))],
+            hidden=[name for name in members if name not in (named or main)],
         )
         section = group.section or "learning"
         told = {columns[name].label: columns[name].group.meaning(columns[name].label) for name in members}
@@ -69,11 +73,3 @@ def _charts(run: "Run") -> dict[tuple[str, str], list[str]]:
         if several and about.group.curve and about.group.place != "log" and not about.is_variant:
             charts.setdefault((str(about.at.get("quantity", about.group.name)), about.on), []).append(name)
     return charts
-
-
-def _main(members: list[str], columns: Mapping[str, Quantity]) -> list[str]:
-    """All, or of a memory under several criteria, which have more factors, the plain one."""
-    if columns[members[0]].group.timed != "onset":
-        return members
-    fewest = min(len(columns[name].at) for name in members)
-    return [name for name in members if len(columns[name].at) == fewest]

@@ -37,7 +37,9 @@ def first_row(run: "Run") -> tuple[str, ...]:
     summary = run.summary
     rows = short_table(summary, run.columns).rows
     first = [(phrase, row) for phrase, row in rows if row.quantity.group.name == rows[0][1].quantity.group.name]
-    return tuple(f"{_capital(phrase)}: {told(summary, flat(row.quantity))}." for phrase, row in first[-1:])
+    return tuple(
+        f"{phrase[:1].upper()}{phrase[1:]}: {told(summary, flat(row.quantity))}." for phrase, row in first[-1:]
+    )
 
 
 def told(summary: Mapping[str, float], metric: str, form: Form | None = None) -> str:
@@ -69,7 +71,8 @@ def percent(value: float, spread: float | None = None) -> str:
     """A fraction in percent; what only rounds to 0 or 100 is not said to be so: `98.4 %`, `100 %`, `> 99.9 %`."""
     if not math.isfinite(value):
         return f"{value} %"
-    places = _places_of_difference(value)
+    away = 100 * abs(value - round(value))
+    places = max(1, -math.floor(math.log10(2 * away))) if away else 1  # as many as tell it from 0 and 100
     if spread is not None and _is_spread(value, spread) and places <= MOST_PLACES:
         return f"{100 * value:.{places}f} ± {max(100 * spread, 10**-places):.{places}f} %"
     if value in (0, 1):
@@ -82,13 +85,3 @@ def percent(value: float, spread: float | None = None) -> str:
 def _is_spread(value: float, spread: float) -> bool:
     """Is it more than none, and than what floating-point numbers make of equal values?"""
     return math.isfinite(value) and math.isfinite(spread) and spread > ROUNDING * abs(value)
-
-
-def _places_of_difference(value: float) -> int:
-    """Decimals of a percentage: one, or as many as tell it from 0 and 100."""
-    away = 100 * abs(value - round(value))
-    return max(1, -math.floor(math.log10(2 * away))) if away else 1
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

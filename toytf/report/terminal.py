@@ -11,14 +11,7 @@ from typing import IO, TYPE_CHECKING, Self, cast
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from toytf.errors import one_line, printable
@@ -37,7 +30,6 @@ PROSE = 100
 
 EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal to draw a bar on."""
-
 
 _within: ContextVar[bool] = ContextVar("within", default=False)
 """Does a progress go on that this one is a part of?"""
@@ -195,19 +187,12 @@ class SweepLine(_Progress):
         """`12 of 64 runs done, 1 failed, about 3 min left`."""
         now, left = self._done - self._before, self._n_runs - self._done
         seconds = (time.monotonic() - self._began) / now * left if now else None
-        about = "" if not seconds else f"about {_duration(seconds)} left"
+        about = ""
+        if seconds:
+            duration = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+            about = f"about {f'{seconds:.0f} s' if seconds < 90 else duration} left"
         done = f"{self._done} of {counted(self._n_runs, 'run')} done"
         return ", ".join(filter(None, [done, self._failures(), about]))
-
-
-def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
 
 
 def wide_console() -> Console:
@@ -226,21 +211,15 @@ def print_end(run: "Run", story: Story, *, verbose: bool) -> None:
     if verbose:
         print_table(summary, known, variants=True)
     else:
-        others = _print_short_table(summary, known)
-        if others:
-            print(f"{counted(others, 'more metric')}: on the page, or with --verbose")  # noqa: T201
+        short = short_table(summary, known)
+        measured = [Column(name, justify="right", no_wrap=True) for name in ("measured", *short.columns)]
+        print_rows([Column(), *measured, Column("metric", overflow="fold")], short.cells())
+        if short.others:
+            print(f"{counted(short.others, 'more metric')}: on the page, or with --verbose")  # noqa: T201
     spent = told(run.timing or {})
     print(f"time: {spent}" if spent else "")  # noqa: T201
     for line in (f"page: {run.report_file}", f"next: {story.next_step}", run.directory):
         print(printable(line))  # noqa: T201
-
-
-def _print_short_table(summary: Mapping[str, float], known: Mapping[str, Quantity]) -> int:
-    """The headlines of a summary; gives the number of other metrics."""
-    short = short_table(summary, known)
-    measured = [Column(name, justify="right", no_wrap=True) for name in ("measured", *short.columns)]
-    print_rows([Column(), *measured, Column("metric", overflow="fold")], short.cells())
-    return short.others
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Iterable[str]]) -> None:

@@ -7,15 +7,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from toytf.config.footprint import FLOAT, Need
 from toytf.config.sections import Unique
-from toytf.experiments.pairs import (
-    DataConfig,
-    Size,
-    TrainedRulesConfig,
-    any_has_width,
-    check_rank,
-    rules_named,
-    sides,
-)
+from toytf.experiments.pairs import DataConfig, Size, TrainedRulesConfig, any_has_width, check_rank, rules_named, sides
 from toytf.experiments.seeded import SeededConfig
 from toytf.memory.rules import RULES
 

@@ -84,7 +84,13 @@ class Capacity(Study[CapacityCase]):
             + (" (without an error)" if self.config.criterion_of(row.rule) != criterion else "")
             for row in here.itertuples()
         )
-        return (f"Pairs stored {how} at {where}: {by_rule}.", *self._collapses(run))
+        spreads = {rule: run.summary.get(flat(Quantity(COLLAPSE, at={"rule": rule}))) for rule in self.config.rules}
+        collapses = (
+            f"Over all sizes and widths the load p log V / (m d) of {rule} varies by {percent(spread)}."
+            for rule, spread in spreads.items()
+            if spread is not None
+        )
+        return (f"Pairs stored {how} at {where}: {by_rule}.", *collapses)
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Measured capacity with its spread and the theory's curve: against dimension, weights and width."""
@@ -92,13 +98,6 @@ class Capacity(Study[CapacityCase]):
         precision = self._of(PRECISION, table).groupby("rule")["value"].mean().items()
         bits = {str(rule): float(mean) for rule, mean in precision}
         return capacity_figures(self.config, self._of(STORED, table), bits)
-
-    def _collapses(self, run: Run) -> Iterator[str]:
-        for rule in self.config.rules:
-            name = flat(Quantity(COLLAPSE, at={"rule": rule}))
-            if name in run.summary:
-                spread = percent(run.summary[name])
-                yield f"Over all sizes and widths the load p log V / (m d) of {rule} varies by {spread}."
 
     def _of(self, group: Group, table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a group, with the side and the weights of each case."""

@@ -30,9 +30,7 @@ STORED = Group(
 OVER_THEORY = Group(
     "over_theory", "Measured / theory", "Pairs stored over what theory predicts for random vectors; 1 if theory is "
     "exact.", headline=(),
-    meanings=(
-        ("trained_mlp*", "Pairs stored over the line that others drew through trained memories; 1 if it fits."),
-    ),
+    meanings=(("trained_mlp*", "Pairs stored over the line that others drew through trained memories; 1 if it fits."),),
 )  # fmt: skip
 LOAD = Group(
     "load", "Load p log p / (d_in d_out) of p pairs", "Load p log p / (d_in d_out) of the p pairs stored; more is "
@@ -52,17 +50,13 @@ EXPONENT = Group(
         Headline("*", "exponent b in pairs ∝ d^b, {rule}, width {width}"),
         Headline("*", "exponent b in pairs ∝ d^b, {rule}"),
     ),
-    meanings=(
-        ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
-    ),
+    meanings=(("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),),
 )  # fmt: skip
 WIDTH_EXPONENT = Group(
     "width_exponent", "Exponent b in capacity ∝ width^b", "Exponent b in pairs ∝ width^b for this rule; 1 if twice "
     "the width stores twice as many pairs.", variants=("error",),
     headline=(Headline("*", "exponent b in pairs ∝ width^b, {rule}, d = {d}"),),
-    meanings=(
-        ("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),
-    ),
+    meanings=(("*/error", "Standard error of this exponent; the smaller, the better the power law fits."),),
 )  # fmt: skip
 HIDDEN_LOAD = Group(
     "hidden_load", "Load p log V / (m d) of hidden units", "Load p log V / (m d) of the p pairs stored by m hidden "
@@ -72,27 +66,21 @@ WEIGHTS_EXPONENT = Group(
     "weights_exponent", "Exponent b in capacity ∝ weights^b", "Exponent b in pairs ∝ weights^b over all sizes and "
     "widths; 1, less a logarithm if every pair has its own answer.", variants=("error",),
     headline=(Headline("*", "exponent b in pairs ∝ weights^b, {rule}, all widths"),),
-    meanings=(
-        ("*/error", "Standard error of this exponent; the smaller, the better one power law fits all widths."),
-    ),
+    meanings=(("*/error", "Standard error of this exponent; the smaller, the better one power law fits all widths."),),
 )  # fmt: skip
 BITS_EXPONENT = Group(
     "bits_exponent", "Exponent b in bits ∝ weights^b", "Exponent b in p log V ∝ weights^b over all sizes and widths; "
     "1 if every weight holds as much at all sizes.", variants=("error",),
     headline=(Headline("*", "exponent b in bits ∝ weights^b, {rule}"),),
-    meanings=(
-        ("*/error", "Standard error of this exponent; the smaller, the better one power law fits all sizes."),
-    ),
+    meanings=(("*/error", "Standard error of this exponent; the smaller, the better one power law fits all sizes."),),
 )  # fmt: skip
 COLLAPSE = Group(
     "collapse", "Relative spread of the load over widths", "Standard deviation of the load p log V / (m d) over all "
     "sizes and widths, divided by its mean; 0 if all are on one curve.",
     headline=(Headline("*", "spread of the load over widths, {rule}, d = {d}", rank=1),
               Headline("*", "spread of the load over all sizes and widths, {rule}")),
-    meanings=(
-        ("*_d*", "Standard deviation of the load p log V / (m d) over the widths at this d, divided by its mean; 0 if "
-         "all are on one curve."),
-    ),
+    meanings=(("*_d*", "Standard deviation of the load p log V / (m d) over the widths at this d, divided by its mean; "
+               "0 if all are on one curve."),),
 )  # fmt: skip
 PRECISION = Group(
     "precision", "Bits per weight", "Fewest bits per weight, by rounding, with which a trained memory still recalls "

@@ -16,7 +16,7 @@ from toytf.memory.polish import can_polish
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rules import RULES
 from toytf.memory.search import Bracket, bisect, half_point, run_together
-from toytf.memory.solver import Decision, Status, decide, settle
+from toytf.memory.solver import Status, decide, settle
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
 from toytf.stopping import check_stop
@@ -117,7 +117,10 @@ def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> d
     decisions = decide(stacked, tolerance=config.tolerance, iterations=config.iterations)
     answers = {}
     for (seed, problem), decision in zip(problems.items(), decisions, strict=True):
-        settled = settle(problem, decision, tolerance=config.tolerance) if _worth(problem, decision) else decision
+        upper, quick = decision.margin_upper, problem.keys.shape[2] * problem.values.shape[-1] <= QUICK
+        # Go on where it could not tell: near capacity, if that is quick, or else nothing is known.
+        near = decision.status is Status.UNKNOWN and upper <= NEAR and (quick or upper > TINY_MARGIN)
+        settled = settle(problem, decision, tolerance=config.tolerance) if near and can_polish(problem) else decision
         if settled.status is Status.UNKNOWN and settled.margin_upper > TINY_MARGIN:
             raise UserError(
                 f"iterations = {config.iterations} is too small to decide on {int(problem.n)} pairs: choose a larger "
@@ -125,13 +128,6 @@ def _decide(config: CapacityConfig, problems: Mapping[int, StorageProblem]) -> d
             )
         answers[seed] = settled.status
     return answers
-
-
-def _worth(problem: StorageProblem, decision: Decision) -> bool:
-    """Shall the solver go on where it could not tell? Near capacity, if that is quick, or else nothing is known."""
-    quick = problem.keys.shape[2] * problem.values.shape[-1] <= QUICK
-    near = decision.margin_upper <= NEAR and (quick or decision.margin_upper > TINY_MARGIN)
-    return decision.status is Status.UNKNOWN and near and can_polish(problem)
 
 
 def _try(

@@ -24,11 +24,6 @@ class TwoParticlesConfig(Config):
     start: Vector = (0.0, 0.0)
     """γ, the difference of the two rows of W at the start."""
 
-    @property
-    def n_tokens(self) -> int:
-        """N."""
-        return 2
-
 
 class PlaneConfig(Config):
     """Tokens on the unit circle with two orthonormal values, x → x mod 2: more tokens than two dimensions can hold."""
@@ -81,11 +76,6 @@ class RandomConfig(Config):
                 "embedding: sphere"
             )
         return self
-
-    @property
-    def n_tokens(self) -> int:
-        """N."""
-        return self.n_inputs
 
 
 System = Annotated[TwoParticlesConfig | PlaneConfig | RandomConfig, Field(discriminator="kind")]

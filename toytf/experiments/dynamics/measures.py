@@ -25,30 +25,24 @@ def _headlines(label: str, phrase: str, rank: int = 0) -> tuple[Headline, ...]:
 
 
 LOSS = Group(
-    "loss", "Loss", "Large steps may spike on the way, and be lower in the end.",
-    unit="nats", variants=("at",),
+    "loss", "Loss", "Cross-entropy over the population at the last step, in nats; large steps may spike on the way, "
+    "and be lower in the end. Theory is the exact law where there is one.", unit="nats", variants=("at",),
     headline=_headlines("*", "loss after the last step"),
-    meanings=(
-        ("*/at*", "Cross-entropy over the population at this step, in nats."),
-        ("*", "Cross-entropy over the population at the last step, in nats; theory is the exact law where there is "
-         "one."),
-    ),
+    meanings=(("*/at*", "Cross-entropy over the population at this step, in nats."),),
 )  # fmt: skip
 ERROR = Group(
-    "error", "Error, the frequency of tokens that are answered wrongly", "A tie is an error, so that W = 0 has the "
-    "error 1.",
-    variants=("at",),
+    "error", "Error, the frequency of tokens that are answered wrongly", "Frequency of tokens that are answered "
+    "wrongly at the last step; a tie is an error, so that W = 0 has the error 1.", variants=("at",),
     headline=_headlines("[!b]*", "error after the last step", 1),
     meanings=(
         ("*/at*", "Frequency of tokens that are answered wrongly at this step; a tie is an error."),
         ("best*", "Lowest error of all steps; if the last one is higher, training went on for too long."),
-        ("*", "Frequency of tokens that are answered wrongly at the last step; a tie is an error."),
     ),
 )  # fmt: skip
 FORGOTTEN = Group(
-    "forgotten", "Error at the last step minus the lowest error", "Above 0, stopping early would have been better.",
+    "forgotten", "Error at the last step minus the lowest error", "Error at the last step minus the lowest of all "
+    "steps; above 0, tokens were forgotten again, and stopping early would have been better.",
     headline=_headlines("*", "error that the last steps added", 1),
-    meanings=(("*", "Error at the last step minus the lowest of all steps; above 0, tokens were forgotten again."),),
 )  # fmt: skip
 MARGIN = Group(
     "margin", "Margins", "The score of the right value minus the best other one: above 0, the token is right.",
@@ -62,24 +56,23 @@ MARGIN = Group(
     ),
 )  # fmt: skip
 EDGE = Group(
-    "edge", "Sharpness over the edge of stability, η λ / 2", "Above 1 a step overshoots along the sharpest direction.",
+    "edge", "Sharpness over the edge of stability, η λ / 2", "Step size times sharpness over 2 at the last step; "
+    "below 1 training is stable, above 1 a step overshoots along the sharpest direction.",
     headline=_headlines("start_*", "sharpness over the edge of stability at the start", 1),
     meanings=(
         ("start*", "Step size times sharpness over 2 at the start; above 1 the first steps overshoot."),
         ("minimum*", "Step size times sharpness over 2 where the cross-entropy is lowest; above 1 training cannot "
          "settle there."),
-        ("*", "Step size times sharpness over 2 at the last step; below 1 training is stable."),
     ),
 )  # fmt: skip
 SPIKES = Group(
-    "spikes", "Spikes of the loss", "Steps in a row whose loss is more than a tenth above the best before them.",
-    format="whole",
+    "spikes", "Spikes of the loss", "Spikes: steps in a row whose loss is more than a tenth above the best before "
+    "them; 0 for small steps.", format="whole",
     headline=(*_headlines("benign*", "spikes that were made good", 2), *_headlines("[!i]*", "spikes of the loss", 1)),
     meanings=(
         ("benign*", "Spikes after which the loss came below its best before them; all of them where tokens are "
          "separable."),
         ("increases*", "Steps in which the loss rose; 0 for small step sizes."),
-        ("*", "Spikes: steps in a row whose loss is more than a tenth above the best before them; 0 for small steps."),
     ),
 )  # fmt: skip
 TIME = Group(
@@ -92,11 +85,8 @@ TIME = Group(
     ),
 )  # fmt: skip
 SIGNS = Group(
-    "sign_changes", "How often margins changed their sign", "One for each token if all are learned for good at once.",
-    format="whole",
-    headline=(),
-    meanings=(("*", "How often margins went from one side of 0 to the other, over all tokens; few if nothing "
-               "oscillates."),),
+    "sign_changes", "How often margins changed their sign", "How often margins went from one side of 0 to the other, "
+    "over all tokens; one for each if all are learned for good at once.", format="whole", headline=(),
 )  # fmt: skip
 GROWTH = Group(
     "growth", "Growth of margins with the logarithm of time, dm / d log t", "By theory 1 with orthonormal vectors.",
@@ -107,12 +97,12 @@ GROWTH = Group(
     ),
 )  # fmt: skip
 LAW = Group(
-    "loss_law", "Loss over N (M − 1) / (M η t)", "By theory 1 with orthonormal vectors, after many steps.",
-    headline=_headlines("*", "loss over its law"),
-    meanings=(("*", "Loss over N (M − 1) / (M η t), its law for orthonormal vectors and many steps; by theory 1."),),
+    "loss_law", "Loss over N (M − 1) / (M η t)", "Loss over N (M − 1) / (M η t), its law for orthonormal vectors and "
+    "many steps; by theory 1.", headline=_headlines("*", "loss over its law"),
 )  # fmt: skip
 EXCESS = Group(
-    "excess", "What the lowest cross-entropy costs in errors", "0 if all tokens can be right; else mostly above 0.",
+    "excess", "What the lowest cross-entropy costs in errors", "Error where the cross-entropy is lowest minus that of "
+    "the best direction; 0 if all tokens can be right, else mostly above 0.",
     headline=(
         Headline("minimiser*", "error where the cross-entropy is lowest"),
         Headline("best*", "error of the best direction"),
@@ -123,8 +113,6 @@ EXCESS = Group(
         ("best*", "Error of the best direction of all; 0 if all tokens can be right."),
         ("large*", "How often the lowest cross-entropy costs more than 0.01 in errors: 1 or 0 in a seed, a fraction "
          "over seeds."),
-        ("*", "Error where the cross-entropy is lowest minus that of the best direction; 0 if all tokens can be "
-         "right."),
     ),
 )  # fmt: skip
 
@@ -178,7 +166,12 @@ class OfSeed:
             yield ERROR.measurement(error.min(), "best", lr=lr)
             yield FORGOTTEN.measurement(error[-1] - error.min(), lr=lr)
             yield from self._margins(i, lr)
-            yield from self._sharpness(i, lr)
+            predicted, system = None, self.config.system
+            if isinstance(system, TwoParticlesConfig) and not any(system.start):
+                predicted = lr * theory.pair_sharpness(self.system.correlation or 0.0, self.system.p or 0.0) / 2
+            yield EDGE.measurement(found.edge[0, self.seed, i], "start", lr=lr, theory=predicted)
+            if self.least_sharpness is not None:
+                yield EDGE.measurement(lr * self.least_sharpness / 2, "minimum", lr=lr)
             for step in self.config.report_at:
                 yield LOSS.measurement(found.loss[step, self.seed, i], lr=lr, at=step)
                 yield ERROR.measurement(found.error[step, self.seed, i], lr=lr, at=step)
@@ -203,11 +196,3 @@ class OfSeed:
                 slopes = (found.last[at] - found.decade[at]) / np.log(config.steps / tenth(config.steps))
                 yield GROWTH.measurement(slopes.min(), "slowest", lr=lr, theory=1.0)
                 yield GROWTH.measurement(slopes.max(), "fastest", lr=lr, theory=1.0)
-
-    def _sharpness(self, i: int, lr: float) -> Iterator[Measurement]:
-        system, predicted = self.config.system, None
-        if isinstance(system, TwoParticlesConfig) and not any(system.start):
-            predicted = lr * theory.pair_sharpness(self.system.correlation or 0.0, self.system.p or 0.0) / 2
-        yield EDGE.measurement(self.found.edge[0, self.seed, i], "start", lr=lr, theory=predicted)
-        if self.least_sharpness is not None:
-            yield EDGE.measurement(lr * self.least_sharpness / 2, "minimum", lr=lr)

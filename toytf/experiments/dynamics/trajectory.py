@@ -25,7 +25,6 @@ SHOWN = 400
 TOKENS = 10
 """Tokens whose margins pictures and tables show: the most frequent ones."""
 
-
 MOST_CORRELATED, LEAST_UNEVEN, LARGEST_RATE = 0.95, 0.05, 30
 """Up to which |a| and η, and from which |p1 − ½| on, two tokens follow their recursion in spite of rounding."""
 

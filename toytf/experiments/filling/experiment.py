@@ -22,11 +22,11 @@ from toytf.experiments.study import Study
 from toytf.experiments.train.config import TrainExperimentConfig
 from toytf.holder import Holder, by_name
 from toytf.measurement import Group, Headline, Measurement
-from toytf.memory.association import Association, Readable
+from toytf.memory.association import Readable
 from toytf.memory.limits import store_easiest, train_matrix
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rank import decide_rank
-from toytf.memory.solver import Decision, Status, decide
+from toytf.memory.solver import Status, decide
 from toytf.randomness import generator
 from toytf.runs import Run
 from toytf.task import EVAL
@@ -35,71 +35,52 @@ from toytf.training.freezing import trainable_ever
 from toytf.training.learner import SeedLearner
 from toytf.words import listed
 
+LOAD = "Load, pairs over capacity,"
+OTHERS = {
+    "accuracy": ("the accuracy of the model", "the accuracy of the model", "the larger the better"),
+    "hebbian": ("the Hebbian matrix", "recall of the Hebbian matrix", "learned recall should last longer"),
+    "least_squares": ("least squares", "recall of least squares", "learned recall should last longer"),
+    "bare": ("training on the pairs alone", "recall after training on the pairs alone", "what at most 1,000 steps of "
+             "Adam store without a transformer"),
+    "best": ("the best matrix", "recall of the best matrix", "near 1, the capacity limit"),
+}  # fmt: skip
+"""What breaks besides learned recall: of what it is, what falls, and how that is read."""
+
 BREAK = Group(
     "break", "Load p / p_c at which recall falls below 0.99", "Recall of the best weights breaks near 1, the "
     "capacity limit. What breaks earlier leaves room unused. `_half`: below 0.5.",
     headline=(
         Headline("*_learned", "load at which learned recall breaks: {memory}, {setting}"),
-        Headline("*_accuracy", "the same for the accuracy of the model: {memory}, {setting}", 1),
-        Headline("*_hebbian", "the same for the Hebbian matrix: {memory}, {setting}", 1),
-        Headline("*_least_squares", "the same for least squares: {memory}, {setting}", 1),
-        Headline("*_bare", "the same for training on the pairs alone: {memory}, {setting}", 1),
-        Headline("*_best", "the same for the best matrix: {memory}, {setting}", 1),
+        *(Headline(f"*_{rule}", f"the same for {of}: {{memory}}, {{setting}}", 1) for rule, (of, *_) in OTHERS.items()),
     ),
     meanings=(
-        ("*_half", "Load, pairs over capacity, at which this recall or accuracy falls below 0.5; the larger, the more "
-         "is stored."),
-        ("*_learned", "Load, pairs over capacity, at which learned recall falls below 0.99; the larger the better, up "
-         "to about 1."),
-        ("*_accuracy", "Load, pairs over capacity, at which the accuracy of the model falls below 0.99; the larger the "
-         "better."),
-        ("*_hebbian", "Load, pairs over capacity, at which recall of the Hebbian matrix falls below 0.99; learned "
-         "recall should last longer."),
-        ("*_least_squares", "Load, pairs over capacity, at which recall of least squares falls below 0.99; learned "
-         "recall should last longer."),
-        ("*_bare", "Load, pairs over capacity, at which recall after training on the pairs alone falls below 0.99; "
-         "what at most 1,000 steps of Adam store without a transformer."),
-        ("*_best", "Load, pairs over capacity, at which recall of the best matrix falls below 0.99; near 1, the "
-         "capacity limit."),
+        ("*_half", f"{LOAD} at which this recall or accuracy falls below 0.5; the larger, the more is stored."),
+        ("*_learned", f"{LOAD} at which learned recall falls below 0.99; the larger the better, up to about 1."),
+        *((f"*_{rule}", f"{LOAD} at which {it} falls below 0.99; {says}.") for rule, (_, it, says) in OTHERS.items()),
     ),
 )  # fmt: skip
 BREAK_SIZE = Group(
-    "break_size", "Size at which learned recall falls below 0.99", "On the way from little load to much, the memory "
-    "that breaks first is the one that fails first.",
+    "break_size", "Size at which learned recall falls below 0.99", "Size, from little load to much, at which learned "
+    "recall of this memory falls below 0.99; the later, the more it holds.",
     headline=(Headline("*", "size at which learned recall breaks: {memory}, {setting}", 2),),
-    meanings=(
-        ("*", "Size, from little load to much, at which learned recall of this memory falls below 0.99; the later, the "
-         "more it holds."),
-    ),
 )  # fmt: skip
 STORABLE = Group(
-    "storable", "Can any matrix hold all pairs?", "1: one that recalls all of them was found; 0: there is a "
-    "certificate that none does with a margin above 0.01 of a generic score.",
+    "storable", "Can any matrix hold all pairs?", "Whether any matrix holds all pairs: 1 if one was found, 0 if there "
+    "is a certificate that none does with a margin above 0.01 of a generic score.",
     headline=(Headline("*", "fraction of seeds with a matrix that holds all pairs: {memory}", 3),),
-    meanings=(
-        ("*", "Whether any matrix holds all pairs: 1 if one was found, 0 if there is a certificate that none does with "
-         "a margin above 0.01."),
-    ),
 )  # fmt: skip
 MOST = Group(
-    "most", "Largest fraction of the pairs that one matrix was found to recall", "1 as long as all pairs can be "
-    "stored; beyond, the pairs that are hardest for a trained matrix are given up.", headline=(),
-    meanings=(
-        ("*", "Largest fraction of the pairs that one matrix was found to recall; 1 as long as all can be stored."),
-    ),
+    "most", "Largest fraction of the pairs that one matrix was found to recall", "Largest fraction of the pairs that "
+    "one matrix was found to recall; 1 as long as all can be stored. Beyond, those that are hardest for a trained "
+    "matrix are given up.", headline=(),
 )  # fmt: skip
 BARE = Group(
-    "bare", "Recall after training on the pairs alone", "At most 1,000 steps of Adam on the cross-entropy of all "
-    "pairs at once, without a transformer around the matrix.", headline=(),
-    meanings=(
-        ("*", "Fraction of the pairs recalled after at most 1,000 steps on them alone, without a transformer; 1 if all "
-         "are stored."),
-    ),
+    "bare", "Recall after training on the pairs alone", "Fraction of the pairs recalled after at most 1,000 steps of "
+    "Adam on all of them at once, without a transformer around the matrix; 1 if all are stored.", headline=(),
 )  # fmt: skip
 STEPS = Group(
-    "trained", "Training steps with a finite loss", "Fewer than asked for if the training diverged.", format="whole",
-    place="full", headline=(),
-    meanings=(("*", "Training steps with a finite loss; fewer than asked for if the training diverged."),),
+    "trained", "Training steps with a finite loss", "Training steps with a finite loss; fewer than asked for if the "
+    "training diverged.", format="whole", place="full", headline=(),
 )  # fmt: skip
 
 WHOLE = 0.99
@@ -266,7 +247,13 @@ def storable(parts: Iterable[Holder]) -> float | None:
 
     0 if there is a certificate that none do with a margin above 0.01 of a generic score (`decide`).
     """
-    statuses = {_decide(part.association, part.rank).status for part in parts}
+    statuses = set()
+    for part in parts:
+        found = None if part.rank is None else decide_rank(part.association, part.rank).status
+        if found is not Status.FEASIBLE:  # what no matrix of full rank holds, none of a lower rank does
+            free = decide(StorageProblem.of(part.association), iterations=ITERATIONS)[0].status
+            found = free if part.rank is None or free is Status.INFEASIBLE else Status.UNKNOWN
+        statuses.add(found)
     if Status.INFEASIBLE in statuses:
         return 0.0
     return 1.0 if statuses == {Status.FEASIBLE} else None
@@ -292,17 +279,6 @@ def recall(parts: Sequence[Holder], memories: Iterable[Readable]) -> float:
     """The fraction of the pairs of all parts that these recall."""
     recalled = [int(part.association.recalled(memory).sum()) for part, memory in zip(parts, memories, strict=True)]
     return sum(recalled) / sum(len(part.association.keys) for part in parts)
-
-
-def _decide(association: Association, rank: int | None) -> Decision:
-    """Of a rank, if one is given; what no matrix of full rank holds, none of a lower rank does."""
-    if rank is None:
-        return decide(StorageProblem.of(association), iterations=ITERATIONS)[0]
-    found = decide_rank(association, rank)
-    if found.status is Status.FEASIBLE:
-        return found
-    free = decide(StorageProblem.of(association), iterations=ITERATIONS)[0]
-    return replace(found, status=Status.INFEASIBLE if free.status is Status.INFEASIBLE else Status.UNKNOWN)
 
 
 @torch.no_grad()

@@ -103,7 +103,8 @@ class OptimisersConfig(SeededConfig):
             raise ValueError('muon trains the matrix W, which the model "exponential" does not have: use adam for it')
         if True in self.layer_norm and self.start == "zeros" and set(self.models) != {"exponential"}:
             raise ValueError("layer_norm: [true] needs start: random: W = 0 has no direction to be normalised")
-        if self.betas != NO_MEMORY and not ("adam" in self.optimisers or self._adam_helps_muon):
+        adam_helps_muon = "muon" in self.optimisers and "learnable" in self.models
+        if self.betas != NO_MEMORY and "adam" not in self.optimisers and not adam_helps_muon:
             raise ValueError(f"betas = {list(self.betas)} has an effect only with the optimiser adam")
         if self.momentum and "muon" not in self.optimisers:
             raise ValueError(f"momentum = {self.momentum} has an effect only with the optimiser muon")
@@ -118,10 +119,6 @@ class OptimisersConfig(SeededConfig):
     def computed_on(self) -> str:
         """The device, or the CPU for numbers that it does not have."""
         return with_float64(self.device) if self.precision == "float64" else self.device
-
-    @property
-    def _adam_helps_muon(self) -> bool:
-        return "muon" in self.optimisers and "learnable" in self.models
 
     @property
     def answers(self) -> list[int]:

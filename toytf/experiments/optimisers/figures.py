@@ -10,16 +10,7 @@ import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from toytf.experiments.optimisers.config import OptimisersConfig
-from toytf.experiments.optimisers.measures import (
-    BY_FREQUENCY,
-    CURVE,
-    ERROR,
-    LEARNED_AT,
-    RHO,
-    SCHEME,
-    STORED,
-    octaves,
-)
+from toytf.experiments.optimisers.measures import BY_FREQUENCY, CURVE, ERROR, LEARNED_AT, RHO, SCHEME, STORED, octaves
 from toytf.figures import COLOURS, MEASURED, Series, empty_figure, scaling_curves, series, styled
 from toytf.measurement import Group
 
@@ -123,7 +114,9 @@ def _errors(config: OptimisersConfig, rows: pd.DataFrame) -> Iterator[tuple[str,
     if x is None or rows.empty:
         return
     if x != "lr" and len(config.learning_rates) > 1 and len(_curves_of(rows, config, x)) > CURVES:
-        title, shown = "Error at the best learning rate", _at_best_rate(rows, config)
+        others = [factor for factor in _varied(config) if factor != "lr"]
+        best = rows.groupby(others, dropna=False, sort=False)["value"].idxmin()  # of the mean error over seeds
+        title, shown = "Error at the best learning rate", rows.loc[best].assign(lr=math.nan)
     yield from _drawn(config, shown, x, "error", title)
     if x != "lr" and len(config.learning_rates) > 1:
         largest = rows[x].max() if x != "batch" else None
@@ -195,13 +188,6 @@ def _schemes(
     yield "scheme", scaling_curves(curves, title, x="frequency p of an input", y="q, over its largest", guides=guides)
 
 
-def _at_best_rate(rows: pd.DataFrame, config: OptimisersConfig) -> pd.DataFrame:
-    """Of cases that differ in the learning rate alone, the one with the smallest mean error over seeds."""
-    others = [factor for factor in _varied(config) if factor != "lr"]
-    best = rows.groupby(others, dropna=False, sort=False)["value"].idxmin()
-    return rows.loc[best].assign(lr=math.nan)
-
-
 def _curves_of(rows: pd.DataFrame, config: OptimisersConfig, x: str) -> dict[str, Series]:
     rows = _against(rows, x)
     return series(rows, x, _labels(rows, config, x))
@@ -236,10 +222,6 @@ def _floors(rows: pd.DataFrame, x: str) -> dict[str, Callable[[float], float]]:
     return {"least error: what is not yet seen": lambda at: level[at]}
 
 
-def _finite(config: OptimisersConfig) -> bool:
-    return len([batch for batch in config.batches if isinstance(batch, int)]) > 1
-
-
 def _varied(config: OptimisersConfig) -> list[str]:
     values = {
         "model": config.models, "optimiser": config.optimisers, "layer_norm": config.layer_norm,
@@ -251,8 +233,9 @@ def _varied(config: OptimisersConfig) -> list[str]:
 
 def _across(config: OptimisersConfig) -> str | None:
     """The factor across the figure of errors: the first that has several numbers."""
-    several = (factor for factor in AXES if factor in _varied(config) and (factor != "batch" or _finite(config)))
-    return next(several, None)
+    sizes = [batch for batch in config.batches if isinstance(batch, int)]
+    varied = (factor for factor in AXES if factor in _varied(config) and (factor != "batch" or len(sizes) > 1))
+    return next(varied, None)
 
 
 def _of(table: pd.DataFrame, group: Group) -> pd.DataFrame:

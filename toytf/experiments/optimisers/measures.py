@@ -54,18 +54,14 @@ READ_OUT = Group(
 SCHEME = Group(
     "scheme", "Scheme q", "How strongly inputs are stored, by octaves of their rank: 1, 2 to 3, 4 to 7 … Theory takes "
     "inputs to be learned undisturbed by others.", format="power", place="full", headline=(),
-    meanings=(
-        ("*_octave*", "Mean strength q of the inputs of ranks 2^k to 2^(k+1) − 1 that were seen, k being the number at "
-         "the end of the name."),
-    ),
+    meanings=(("*_octave*", "Mean strength q of the inputs of ranks 2^k to 2^(k+1) − 1 that were seen, k being the "
+               "number at the end of the name."),),
 )  # fmt: skip
 BY_FREQUENCY = Group(
     "by_frequency", "Recall by frequency", "Fraction recalled of the inputs of an octave of ranks: 1, 2 to 3, 4 to 7 …",
     place="full", headline=(),
-    meanings=(
-        ("*_octave*", "Fraction recalled of the inputs of ranks 2^k to 2^(k+1) − 1, k being the number at the end of "
-         "the name; the last are the rarest."),
-    ),
+    meanings=(("*_octave*", "Fraction recalled of the inputs of ranks 2^k to 2^(k+1) − 1, k being the number at the "
+               "end of the name; the last are the rarest."),),
 )  # fmt: skip
 CURVE = Group(
     "curve", "Error on the way", "The error after some steps.", place="full", headline=(),
@@ -74,10 +70,8 @@ CURVE = Group(
 LEARNED_AT = Group(
     "learned_at", "Learned at step", "The evaluation from which on half of the inputs of an octave of ranks have "
     "the right answer with a probability above 1/2, for good.", format="whole", place="full", headline=(),
-    meanings=(
-        ("*_octave*", "Steps after which half of the inputs of ranks 2^k to 2^(k+1) − 1 have the right answer with a "
-         "probability above 1/2; none if that never comes."),
-    ),
+    meanings=(("*_octave*", "Steps after which half of the inputs of ranks 2^k to 2^(k+1) − 1 have the right answer "
+               "with a probability above 1/2; none if that never comes."),),
 )  # fmt: skip
 TIME_EXPONENT = Group(
     "time_exponent", "Exponent b in learning time ∝ p^−b", "Exponent b in steps until the right answer has "

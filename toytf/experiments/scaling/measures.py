@@ -21,16 +21,12 @@ ERROR = Group(
 DIMENSION = Group(
     "dimension_exponent", "The error falls like d to the power of", "Power of the dimension with which the error, "
     "averaged over seeds, falls; theory is for infinitely many inputs.", variants=("error",), pooled=True,
-    meanings=(
-        ("*/error", "Standard error of the power of d, from seeds drawn again with replacement."),
-    ),
+    meanings=(("*/error", "Standard error of the power of d, from seeds drawn again with replacement."),),
 )  # fmt: skip
 SAMPLES = Group(
     "sample_exponent", "The error falls like n to the power of", "Power of the samples with which the error, averaged "
     "over seeds, falls; theory is that of the inputs not yet seen.", variants=("error",), pooled=True,
-    meanings=(
-        ("*/error", "Standard error of the power of n, from seeds drawn again with replacement."),
-    ),
+    meanings=(("*/error", "Standard error of the power of n, from seeds drawn again with replacement."),),
 )  # fmt: skip
 MORE_DATA = Group(
     "more_data", "Error with most samples, over the least with fewer", "Error with the most samples over the least "

@@ -6,14 +6,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from toytf.config.footprint import FLOAT, Need
 from toytf.config.sections import Config, Unique
-from toytf.experiments.pairs import (
-    DataConfig,
-    Size,
-    TrainedRulesConfig,
-    any_has_width,
-    check_rank,
-    rules_named,
-)
+from toytf.experiments.pairs import DataConfig, Size, TrainedRulesConfig, any_has_width, check_rank, rules_named
 from toytf.experiments.seeded import SeededConfig
 from toytf.memory.rules import RULES
 

@@ -72,7 +72,11 @@ class Storage(Study[StorageCase]):
         rule, inputs = RULES[case.rule], rule_inputs(self.config, seed, case.rule)
         association, memory = inputs.association, rule.build(inputs)
         yield RECALL.measurement(float(association.recall(memory)), ideal=1.0, chance=association.chance)
-        for measured in _measures(association, memory, self.config.width if rule.width == "rank" else None):
+        found = [*measure_margins(association, memory), *measure_scores(association, memory)]
+        if isinstance(memory, Tensor):
+            found += measure_spectrum(memory, len(association.keys))
+            found += measure_utilisation(association, memory, self.config.width if rule.width == "rank" else None)
+        for measured in found:
             yield replace(measured, reference=Reference(theory=self._theory(rule, association, measured)))
         if rule.step:
             yield LEMMA.measurement(_autograd_difference(rule, association, seed))
@@ -155,14 +159,6 @@ def _stream(config: StorageConfig, seed: int, purpose: str) -> AssociationStream
         purpose=purpose,
         device=config.device,
     )
-
-
-def _measures(association: Association, memory: Readable, rank: int | None) -> list[Measurement]:
-    found = [*measure_margins(association, memory), *measure_scores(association, memory)]
-    if isinstance(memory, Tensor):
-        found += measure_spectrum(memory, len(association.keys))
-        found += measure_utilisation(association, memory, rank)
-    return found
 
 
 def _hebbian_predictions(association: Association) -> dict[tuple[Group, Scalar], float]:

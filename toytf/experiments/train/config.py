@@ -117,12 +117,12 @@ class TrainExperimentConfig(SeededConfig):
     @property
     def evaluation_tasks(self) -> dict[str, TaskConfig]:
         """The task as each entry of `evaluate_on` changes it."""
-        return {name: self._evaluation_task(name) for name in self.evaluate_on}
-
-    def _evaluation_task(self, name: str) -> TaskConfig:
-        if not re.fullmatch("[a-z][a-z0-9_]{0,59}", name):
-            raise UserError(
-                f'evaluate_on: "{shortened(name)}" cannot be a name: use at most 60 lowercase letters, digits and _'
-            )
-        changed = overlay(self.task.model_dump(), self.evaluate_on[name])
-        return validate(TypeAdapter(type(self.task)), changed, f"evaluate_on.{name}")
+        tasks = {}
+        for name, changes in self.evaluate_on.items():
+            if not re.fullmatch("[a-z][a-z0-9_]{0,59}", name):
+                raise UserError(
+                    f'evaluate_on: "{shortened(name)}" cannot be a name: use at most 60 lowercase letters, digits and _'
+                )
+            changed = overlay(self.task.model_dump(), changes)
+            tasks[name] = validate(TypeAdapter(type(self.task)), changed, f"evaluate_on.{name}")
+        return tasks
