@@ -59,12 +59,12 @@ gradient_step = _formula(gradients.gradient_step)
 noisy_gradient_step = _formula(gradients.noisy_gradient_step)
 
 
-def low_rank(inputs: RuleInputs) -> Tensor:
-    """The Hebbian rule after a random bottleneck."""
-    return constructions.low_rank(inputs.association, inputs.width, inputs.generator)
+def _drawn(rule: Callable[[Association, int, torch.Generator], Readable]) -> Builder:
+    return lambda inputs: rule(inputs.association, inputs.width, inputs.generator)
 
 
-# Hidden units
+low_rank = _drawn(constructions.low_rank)
+mlp_least_squares = _drawn(mlp.mlp_least_squares)
 
 
 def _hermite(inputs: RuleInputs, degree: int, activation: Activation | None = None) -> MLPMemory:
@@ -75,11 +75,6 @@ mlp_h1: Builder = partial(_hermite, degree=1)
 mlp_h2: Builder = partial(_hermite, degree=2)
 mlp_h3: Builder = partial(_hermite, degree=3)
 mlp_relu: Builder = partial(_hermite, degree=2, activation=torch.relu)
-
-
-def mlp_least_squares(inputs: RuleInputs) -> MLPMemory:
-    """Random hidden units, read out by least squares."""
-    return mlp.mlp_least_squares(inputs.association, inputs.width, inputs.generator)
 
 
 def _pairs(inputs: RuleInputs, **options: object) -> MLPMemory:

@@ -11,7 +11,7 @@ from toytf.memory.constructions import bi_whitened, hebbian
 from toytf.memory.problem import StorageProblem
 from toytf.memory.rank import decide_rank
 from toytf.memory.solver import Status, decide, maximise_margin
-from toytf.memory.trained import train_linear, train_low_rank
+from toytf.memory.trained import linear, low_rank, train_each
 from toytf.randomness import generator
 from toytf.theory import capacity
 
@@ -99,10 +99,8 @@ def train_matrix(
 ) -> Float[Tensor, "d_out d_in"]:
     """What Adam finds on the cross-entropy of the pairs alone: any matrix, or one of a rank."""
     with torch.enable_grad():
-        if rank is None:
-            W = train_linear(association, random, steps=steps).memory
-        else:
-            W = train_low_rank(association, rank, random, steps=steps).memory
+        kind = linear() if rank is None else low_rank(rank)
+        W = train_each(kind, [association], [random], steps=steps)[0].memory
     assert isinstance(W, Tensor)
     return W
 

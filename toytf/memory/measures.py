@@ -115,8 +115,8 @@ def score_unit(association: Association, memory: Readable) -> float:
     vectors a score then has variance 1.  For any other map: the standard deviation of the scores of the rivals.
     """
     if isinstance(memory, Tensor):
-        factors = (exact(memory).norm(), _rms(association.keys), _rms(association.values))
-        return math.prod(map(float, factors))
+        rms = [float(exact(vectors).square().mean().sqrt()) for vectors in (association.keys, association.values)]
+        return math.prod([float(exact(memory).norm()), *rms])
     rivals = split_scores(association, memory)[1]
     if not len(rivals):
         return 0.0
@@ -282,37 +282,26 @@ def measure_lost(association: Association, memory: Readable) -> list[Measurement
     recalled = association.recalled(memory).cpu()
     if bool(recalled.all()) or not bool(recalled.any()):
         return []
-    properties = {"crowded": _nearest_key(association)}
-    if association.weights is not None and bool((association.weights != association.weights[0]).any()):
-        properties["rarer"] = -exact(association.weights)
-    return _measurements(LOST, {name: _higher(x[~recalled], x[recalled]) for name, x in properties.items()}, {})
-
-
-def _nearest_key(association: Association) -> Float[Tensor, "n"]:
-    """max |cos(e_z, e_z')| over the keys with another answer, some rows at a time."""
     e, f = torch.nn.functional.normalize(association.keys.detach().cpu().float(), dim=1), association.targets.cpu()
     rows = max(1, _ENTRIES // max(len(e), 1))
     nearest = [
         (e[start : start + rows] @ e.T).abs().masked_fill(f[start : start + rows, None] == f, 0).amax(1)
         for start in range(0, len(e), rows)
     ]
-    return torch.cat(nearest)
-
-
-def _higher(x: Float[Tensor, "a"], y: Float[Tensor, "b"]) -> float:
-    """P(x > y) + ½ P(x = y) for one of x and one of y, by ranks."""
-    ordered = y.sort().values
-    below, up_to = (torch.searchsorted(ordered, x, right=right).double() for right in (False, True))
-    return float((below + up_to).mean()) / (2 * len(y))
+    properties = {"crowded": torch.cat(nearest)}
+    if association.weights is not None and bool((association.weights != association.weights[0]).any()):
+        properties["rarer"] = -exact(association.weights)
+    metrics = {}
+    for name, x in properties.items():
+        ordered = x[recalled].sort().values
+        below, up_to = (torch.searchsorted(ordered, x[~recalled], right=right).double() for right in (False, True))
+        metrics[name] = float((below + up_to).mean()) / (2 * len(ordered))
+    return _measurements(LOST, metrics, {})
 
 
 def _measurements(group: Group, metrics: Mapping[str, float], theory: Mapping[str, float]) -> list[Measurement]:
     """One for each measure, beside its prediction if it has one."""
     return [group.measurement(value, measure=measure, theory=theory.get(measure)) for measure, value in metrics.items()]
-
-
-def _rms(vectors: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    return exact(vectors).square().mean().sqrt()
 
 
 def _dimensions(association: Association) -> tuple[int, int]:

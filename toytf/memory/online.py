@@ -92,7 +92,9 @@ class OnlineMemory:
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """The gradient of Σ w(z) · cross-entropy for everything that is trained."""
-        e = self.E if batch.rows is None else _chosen(self.E, batch.rows)
+        e = self.E
+        if batch.rows is not None:
+            e = e.flatten(0, 1).index_select(0, batch.rows).view(len(e), -1, e.shape[2])
         linear, h, norm = self._hidden(e)
         R = residuals(bmm(self.U, h), batch.targets, 1).mul_(batch.weights)
         G = bmm(self.U.mT, R)
@@ -101,7 +103,10 @@ class OnlineMemory:
         found = {} if self.W is None else {"W": bmm(G, e)}
         if self.model != "matrix":
             G_e = (G * (linear > 0) if self.W is None else bmm(self.W.mT, G)).mT
-            found |= {"E": G_e if batch.rows is None else _gathered(G_e, batch.rows, self.E), "U": bmm(R, h.mT)}
+            if batch.rows is not None:
+                flat = torch.zeros_like(self.E).flatten(0, 1)
+                G_e = flat.index_add_(0, batch.rows, G_e.flatten(0, 1)).view_as(self.E)
+            found |= {"E": G_e, "U": bmm(R, h.mT)}
         return found
 
     def within_spans(self) -> tuple["OnlineMemory", Callable[[Tensor], Tensor]]:
@@ -164,17 +169,6 @@ def random_memory(
         W = W.to(dtype).to(device)
     targets = torch.arange(n_inputs, device=device) % n_outputs
     return OnlineMemory(model, E.to(dtype).to(device), U.to(dtype).to(device), W, targets, layer_norm)
-
-
-def _chosen(vectors: Tensor, rows: Tensor) -> Tensor:
-    """Some rows of every seed, given by their places among those of all seeds."""
-    n_seeds, _, d = vectors.shape
-    return vectors.view(-1, d).index_select(0, rows).view(n_seeds, -1, d)
-
-
-def _gathered(gradients: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
-    """Gradients of rows, summed at their places."""
-    return torch.zeros_like(vectors).flatten(0, 1).index_add_(0, rows, gradients.flatten(0, 1)).view_as(vectors)
 
 
 def _basis(vectors: Float[Tensor, "seed n d"]) -> Float[Tensor, "seed d k"]:

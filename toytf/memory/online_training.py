@@ -4,6 +4,7 @@ A step waits for no value of the device, and every seed sees the same inputs wha
 dimension: settings that are compared differ in nothing else.
 """
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -94,12 +95,7 @@ def population(memory: OnlineMemory, p: Float[np.ndarray, "N"], steps: int) -> I
         yield Batch(None, None, memory.every_target, weights)
 
 
-def train(
-    memory: OnlineMemory,
-    descent: Descent,
-    data: Iterable[Batch],
-    looks: Sequence[int],
-) -> Trained:
+def train(memory: OnlineMemory, descent: Descent, data: Iterable[Batch], looks: Sequence[int]) -> Trained:
     """Take a step on each batch, and look at the memories after as many steps as `looks` says.
 
     The memory that is given stays as it is.
@@ -107,7 +103,7 @@ def train(
     if descent.rule == "sgd" and _scores_suffice(memory):
         return _train_by_scores(memory, descent, data, looks)
     exact_elsewhere = memory.model == "matrix" and not memory.layer_norm and descent.rule != "adam"
-    small, taken_back = memory.within_spans() if exact_elsewhere else (_copy(memory), None)
+    small, taken_back = memory.within_spans() if exact_elsewhere else (copy.deepcopy(memory), None)
     optimizer = _optimizer(small, memory.E.shape[2], descent, descent.lr)
     found = [_look(small, small.scores(), 0)] if 0 in looks else []
     for step, batch in enumerate(data, start=1):
@@ -115,7 +111,9 @@ def train(
             check_stop()
         if descent.late_from is not None and step == descent.late_from + 1:
             later = _optimizer(small, memory.E.shape[2], descent, descent.lr * descent.late_factor)
-            optimizer = _with_memory_of(optimizer, later)
+            for part in (later, *(later.parts if isinstance(later, Several) else ())):
+                part.state = optimizer.state
+            optimizer = later
         gradients = small.gradients(batch)
         for name, parameter in small.trained.items():
             parameter.grad = _scaled(name, gradients[name]) if descent.rule == "normalised" else gradients[name]
@@ -184,21 +182,12 @@ def _optimizer(memory: OnlineMemory, d: int, descent: Descent, lr: float) -> Opt
     of_vectors = AdamW(vectors, lr / math.sqrt(d), betas=descent.betas)
     if descent.rule == "adam":
         return Several(AdamW(W, lr / d, betas=descent.betas), of_vectors)
-    # The steps of a square matrix: the factor that Muon has for others is taken out again.
-    factors = [math.sqrt(max(1.0, matrix.shape[2] / matrix.shape[1])) for matrix in W]
-    muons = [
-        Muon([matrix], lr / factor, momentum=descent.momentum, nesterov=False)
-        for matrix, factor in zip(W, factors, strict=True)
-    ]
+    muons = []
+    for matrix in W:
+        # The steps of a square matrix: the factor that Muon has for others is taken out again.
+        factor = math.sqrt(max(1.0, matrix.shape[2] / matrix.shape[1]))
+        muons.append(Muon([matrix], lr / factor, momentum=descent.momentum, nesterov=False))
     return Several(*muons, of_vectors)
-
-
-def _with_memory_of(before: Optimizer, after: Optimizer) -> Optimizer:
-    """The later optimiser with the moments of the earlier one."""
-    after.state = before.state
-    for part in after.parts if isinstance(after, Several) else ():
-        part.state = before.state
-    return after
 
 
 def _scaled(name: str, gradient: Tensor) -> Tensor:
@@ -215,8 +204,3 @@ def _look(memory: OnlineMemory, scores: Tensor, step: int) -> Look:
     right = memory.every_target
     recalled, lost = margins_of(scores, right[:, 0], 1) > 0, losses(scores, right)
     return Look(step, recalled.cpu().numpy(), lost.cpu().double().numpy())
-
-
-def _copy(memory: OnlineMemory) -> OnlineMemory:
-    W = None if memory.W is None else memory.W.clone()
-    return replace(memory, E=memory.E.clone(), U=memory.U.clone(), W=W)

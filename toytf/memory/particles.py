@@ -42,9 +42,18 @@ class Particles:
         dtype: torch.dtype = torch.float64,
     ) -> "Particles":
         """The tokens of some associations of one shape; W: the matrix that each starts from, 0 if None."""
-        _check(associations)
-        keys, values = (torch.stack([getattr(one, name) for one in associations]).to(dtype) for name in _VECTORS)
-        p = torch.stack([_weights(one).to(dtype) for one in associations])
+        if not associations:
+            raise ValueError("particles need at least one Association")
+        for one in associations:
+            one.require_finite()
+            if one.candidates is not None:
+                raise ValueError("particles need an Association without candidates: every value competes for every key")
+        if len({(one.keys.shape, one.values.shape) for one in associations}) > 1:
+            raise ValueError("particles of several associations need keys and values of one shape in all of them")
+        keys = torch.stack([one.keys for one in associations]).to(dtype)
+        values = torch.stack([one.values for one in associations]).to(dtype)
+        weights = [torch.ones_like(one.keys[:, 0]) if one.weights is None else one.weights for one in associations]
+        p = torch.stack([part.to(dtype) for part in weights])
         scores = keys.new_zeros(len(keys), keys.shape[1], values.shape[1])
         if W is not None:
             scores = keys @ torch.stack([*W]).to(keys).mT @ values.mT
@@ -94,22 +103,3 @@ def residuals(scores: Float[Tensor, "..."], right: Int[Tensor, "..."], dim: int)
     """
     R = scores.softmax(dim).scatter_(dim, right, 0.0)
     return R.scatter_(dim, right, R.sum(dim, keepdim=True).neg_())
-
-
-_VECTORS = ("keys", "values")
-
-
-def _check(associations: Sequence[Association]) -> None:
-    if not associations:
-        raise ValueError("particles need at least one Association")
-    first = associations[0]
-    for association in associations:
-        association.require_finite()
-        if association.candidates is not None:
-            raise ValueError("particles need an Association without candidates: every value competes for every key")
-        if any(getattr(association, name).shape != getattr(first, name).shape for name in _VECTORS):
-            raise ValueError("particles of several associations need keys and values of one shape in all of them")
-
-
-def _weights(association: Association) -> Float[Tensor, "n"]:
-    return torch.ones_like(association.keys[:, 0]) if association.weights is None else association.weights

@@ -156,7 +156,8 @@ def _through_matrix(
         values, q = vectors.prefix(U, d), strengths.all_at(d)
         W = values.new_zeros(len(q), d, d)
         for rows, E in passes():
-            for s, i in _stored(q[:, rows]):
+            for s, of_scheme in enumerate(q[:, rows]):
+                i = of_scheme.nonzero()[:, 0]
                 stored = (q[s, rows][i, None] * values[targets[rows][i]]).T
                 W[s] += stored @ vectors.prefix(E[i], d)
         error = p.new_zeros(len(q), p.shape[1])
@@ -181,12 +182,6 @@ def _sums(
         q, targets, E = q[:, used], targets[used], E[used]
     of_answer = torch.nn.functional.one_hot(targets, n_outputs).to(E.dtype).T
     return ((q[:, None] * of_answer).flatten(0, 1) @ E).view(len(q), n_outputs, E.shape[1])
-
-
-def _stored(q: Float[Tensor, "scheme rows"]) -> Iterator[tuple[int, Int[Tensor, "stored"]]]:
-    """The inputs that each scheme stores."""
-    for s, of_scheme in enumerate(q):
-        yield s, of_scheme.nonzero()[:, 0]
 
 
 def _wrong(scores: Float[Tensor, "*scheme answer rows"], targets: Int[Tensor, "rows"]) -> Float[Tensor, "*scheme rows"]:

@@ -109,19 +109,14 @@ def train_each(
     if not len(first.keys):
         raise ValueError("there are no pairs to train on")
     shapes = kind.shapes(first.keys.shape[1], first.values.shape[1])
-    drawn = [
-        [_draw(of.keys, random, *shape) for shape in shapes]
-        for of, random in zip(associations, generators, strict=True)
-    ]
+    drawn = []
+    for of, random in zip(associations, generators, strict=True):
+        normal = [torch.randn(shape, generator=random, dtype=of.keys.dtype) / shape[1] ** 0.5 for shape in shapes]
+        drawn.append([W.to(of.keys.device) for W in normal])
     train = partial(_train, kind, lr=float(lr), steps=int(steps), enough=recall - ROUNDING)
     if len(first.keys) * first.values.numel() > SMALL:
         return [found for of, W in zip(associations, drawn, strict=True) for found in train([of], [W])]
     return train(associations, drawn)
-
-
-def _draw(keys: Tensor, generator: torch.Generator, *shape: int) -> Tensor:
-    drawn: Tensor = torch.randn(*shape, generator=generator, dtype=keys.dtype) / shape[1] ** 0.5
-    return drawn.to(keys.device)
 
 
 def _train(
@@ -135,12 +130,26 @@ def _train(
 ) -> list[Trained]:
     found: dict[int, Trained] = {}
     left = [*range(len(associations))]
-    pairs = _Pairs.of(associations)
+    keys, values = (torch.stack([_unit(getattr(of, name)) for of in associations]) for name in ("keys", "values"))
+    targets = torch.stack([of.targets for of in associations])
+    allowed = [of.candidates for of in associations if of.candidates is not None]
+    candidates = torch.stack(allowed) if allowed else None
     weights = [torch.stack(same).requires_grad_() for same in zip(*drawn, strict=True)]
     optimizer, taken = AdamW(weights, lr), 0
+
+    def scores() -> Float[Tensor, "member n m"]:
+        scores = kind.outputs(weights, keys) @ values.mT
+        return scores if candidates is None else scores.masked_fill(~candidates, -torch.inf)
+
+    def backward(step: int) -> Float[Tensor, "member"]:
+        flat = torch.nn.functional.cross_entropy(scores().flatten(0, 1), targets.flatten(), reduction="none")
+        losses = flat.view_as(targets).mean(1)
+        torch.autograd.backward(losses.sum())  # no member's loss depends on the weights of another
+        return losses.detach()
+
     while True:
         with torch.no_grad():
-            recalls = pairs.recalls(kind.outputs(weights, pairs.keys)).tolist()
+            recalls = (margins_of(scores(), targets) > 0).to(keys.dtype).mean(1).tolist()
         ended = [i for i, reached in enumerate(recalls) if reached >= enough or taken >= steps]
         for i in ended:
             memory = kind.memory([W[i].detach().clone() for W in weights])
@@ -148,20 +157,14 @@ def _train(
         if len(ended) == len(left):
             return [found[i] for i in range(len(associations))]
         if ended:
-            kept = torch.tensor([i for i in range(len(left)) if i not in ended], device=pairs.keys.device)
-            left, pairs = [left[i] for i in kept.tolist()], pairs.select(kept)
+            kept = torch.tensor([i for i in range(len(left)) if i not in ended], device=keys.device)
+            left, keys, values, targets = [left[i] for i in kept.tolist()], keys[kept], values[kept], targets[kept]
+            candidates = None if candidates is None else candidates[kept]
             optimizer = _kept(optimizer, kept, lr)
             weights = optimizer.parameters
-        backward = partial(_backward, kind, weights, pairs)
         for step, _ in updates(optimizer, backward, min(steps, taken + CHECK_EVERY), taken):
             taken = step
         check_stop()
-
-
-def _backward(kind: Kind, weights: Sequence[Tensor], pairs: "_Pairs", step: int) -> Tensor:
-    losses = pairs.losses(kind.outputs(weights, pairs.keys))
-    torch.autograd.backward(losses.sum())  # no member's loss depends on the weights of another
-    return losses.detach()
 
 
 def _kept(optimizer: AdamW, kept: Tensor, lr: float) -> AdamW:
@@ -171,43 +174,6 @@ def _kept(optimizer: AdamW, kept: Tensor, lr: float) -> AdamW:
         known = optimizer.state[before].items()
         fresh.state[W] = {name: value[kept] if value.ndim else value for name, value in known}
     return fresh
-
-
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """The pairs of several memories, with vectors of mean square length 1."""
-
-    keys: Float[Tensor, "member n d_in"]
-    values: Float[Tensor, "member m d_out"]
-    targets: Tensor
-    candidates: Tensor | None
-
-    @classmethod
-    def of(cls, associations: Sequence[Association]) -> "_Pairs":
-        candidates = [of.candidates for of in associations if of.candidates is not None]
-        return cls(
-            torch.stack([_unit(of.keys) for of in associations]),
-            torch.stack([_unit(of.values) for of in associations]),
-            torch.stack([of.targets for of in associations]),
-            torch.stack(candidates) if candidates else None,
-        )
-
-    def select(self, kept: Tensor) -> "_Pairs":
-        candidates = None if self.candidates is None else self.candidates[kept]
-        return _Pairs(self.keys[kept], self.values[kept], self.targets[kept], candidates)
-
-    def scores(self, outputs: Float[Tensor, "member n d_out"]) -> Float[Tensor, "member n m"]:
-        scores = outputs @ self.values.mT
-        return scores if self.candidates is None else scores.masked_fill(~self.candidates, -torch.inf)
-
-    def losses(self, outputs: Float[Tensor, "member n d_out"]) -> Float[Tensor, "member"]:
-        flat = self.scores(outputs).flatten(0, 1)
-        losses = torch.nn.functional.cross_entropy(flat, self.targets.flatten(), reduction="none")
-        return losses.view_as(self.targets).mean(1)
-
-    def recalls(self, outputs: Float[Tensor, "member n d_out"]) -> Float[Tensor, "member"]:
-        """The fraction of pairs whose right value scores more than any other."""
-        return (margins_of(self.scores(outputs), self.targets) > 0).to(outputs.dtype).mean(1)
 
 
 def _unit(rows: Tensor) -> Tensor:
