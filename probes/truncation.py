@@ -25,8 +25,8 @@ from toytf.probe import Probe, ProbeResult
 from toytf.task import Batch, Task
 
 TRUNCATED = Group(
-    "truncated", "Accuracy with one matrix truncated", "If accuracy stays the same or rises with few singular values, "
-    "the model does not need the rest of the matrix.", variants=("quantity",),
+    "truncated", "Accuracy with one matrix truncated", "Accuracy at the task's goal with only the largest singular "
+    "values of this matrix kept, rho: which fraction; high if the rest is not needed.", variants=("quantity",),
     headline=(Headline("*_rho0", "accuracy without {matrix}", 3),),
     meanings=(
         ("*/loss", "Loss at the task's goal with only the largest singular values of this matrix kept, rho: which "
@@ -36,8 +36,6 @@ TRUNCATED = Group(
         ("*/p_*", "Probability of a certain wrong answer, such as noise, with only the largest singular values kept; "
          "it falls if the rest stored that answer."),
         ("*_rho0", "Accuracy at the task's goal without this matrix; near chance if the model cannot do without it."),
-        ("*", "Accuracy at the task's goal with only the largest singular values of this matrix kept, rho: which "
-         "fraction; high if the rest is not needed."),
     ),
 )  # fmt: skip
 

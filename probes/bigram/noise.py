@@ -43,13 +43,9 @@ NOISE = Group(
     ),
 )  # fmt: skip
 NOISE_MARGIN = Group(
-    "noise_margin", "Margin of the noise token in the feed-forward part", "Above 0, the feed-forward part by "
-    "itself predicts the noise token after a trigger.", unit="logits",
+    "noise_margin", "Margin of the noise token in the feed-forward part", "By how much the feed-forward part alone "
+    "prefers the noise token to all others after a trigger; above 0 the noise is stored there.", unit="logits",
     headline=(),
-    meanings=(
-        ("*", "By how much the feed-forward part alone prefers the noise token to all others after a trigger; above 0 "
-         "the noise is stored there."),
-    ),
 )  # fmt: skip
 
 

@@ -60,13 +60,8 @@ ENTRY = Group(
     ),
 )  # fmt: skip
 CV = Group(
-    "cv", "Relative spread of the noise row of W_V",
-    "Attention can distinguish the noise from other tokens only where this is well below 1.",
-    headline=(),
-    meanings=(
-        ("*", "Standard deviation over mean of the noise row of W_V after one step; attention tells noise from other "
-         "tokens where it is well below 1."),
-    ),
+    "cv", "Relative spread of the noise row of W_V", "Standard deviation over mean of the noise row of W_V after one "
+    "step; attention tells noise from other tokens where it is well below 1.", headline=(),
 )  # fmt: skip
 SAMPLES_NEEDED = Group(
     "samples_needed", "Samples needed to learn the noise",

@@ -31,24 +31,19 @@ from toytf.stopping import check_stop
 from toytf.tidy import over_seeds
 
 SIGNAL = Group(
-    "signal", "Signals: entries of the negative gradient",
-    "The mean of the entries that should store something (off: of all others), next to what the theorem predicts.",
-    format="power", variants=("t",),
-    headline=(),
+    "signal", "Signals: entries of the negative gradient", "Mean entry of this matrix's own step where it should "
+    "store something; near theory where the theorem holds.", format="power", variants=("t",), headline=(),
     meanings=(
         ("W_OV2_remapped*", "Mean entry of the first step that stores tokens as layer 1 has moved them; near theory "
          "where the theorem holds."),
         ("*_off*", "Mean entry of this matrix's own step where it should store nothing; near theory where the theorem "
          "holds."),
         ("*/t*", "Entry of the step on W_KQ1 from position t to the one before; near theory, which falls like 1/t."),
-        ("*", "Mean entry of this matrix's own step where it should store something; near theory where the theorem "
-         "holds."),
     ),
 )  # fmt: skip
 OVER_THEORY = Group(
-    "over_theory", "Measured / theory",
-    "Near 1 where the theorem holds; W_KQ1_min and W_KQ1_max are over the positions t ≥ 3.",
-    variants=("t",),
+    "over_theory", "Measured / theory", "Ratio of measured to predicted mean signal of this matrix; near 1 where the "
+    "theorem holds.", variants=("t",),
     headline=(
         Headline("W_OV2", "signal of W_OV2 / theory"),
         Headline("W_KQ2", "signal of W_KQ2 / theory"),
@@ -60,28 +55,20 @@ OVER_THEORY = Group(
         ("W_KQ1_max*", "Largest ratio of measured to predicted signal of W_KQ1 over the positions t ≥ 3; near 1 where "
          "the theorem holds."),
         ("*/t*", "Ratio of measured to predicted signal of W_KQ1 at position t; near 1 where the theorem holds."),
-        ("*", "Ratio of measured to predicted mean signal of this matrix; near 1 where the theorem holds."),
     ),
 )  # fmt: skip
 CORRELATION = Group(
-    "correlation", "Correlation with theory, entry by entry",
-    "Near 1 when each single entry is as predicted; with too few sequences it is lower.",
-    headline=(),
-    meanings=(
-        ("*", "Correlation of the entries of this matrix's own step with those of theory; 1 if each is as predicted, "
-         "less with few sequences."),
-    ),
+    "correlation", "Correlation with theory, entry by entry", "Correlation of the entries of this matrix's own step "
+    "with those of theory; 1 if each is as predicted, less with few sequences.", headline=(),
 )  # fmt: skip
 RECALL = Group(
-    "recall",
-    "Recall, as a fraction of the pairs",
-    "After its own step a matrix should recall every pair that it is meant to store.",
+    "recall", "Recall, as a fraction of the pairs", "Fraction of its pairs that this matrix recalls after its own "
+    "gradient step; 1 is all.",
     headline=(
         Headline("W_OV2", "copy the attended token: recall after step 1"),
         Headline("W_KQ2", "find the token after the trigger: recall after step 2"),
         Headline("W_KQ1", "look one position back: recall after step 3"),
     ),
-    meanings=(("*", "Fraction of its pairs that this matrix recalls after its own gradient step; 1 is all."),),
 )  # fmt: skip
 ACCURACY = Group(
     "accuracy", "Accuracy",

@@ -91,9 +91,8 @@ STAGE = Group(
     ),
 )  # fmt: skip
 OVER_THEORY = Group(
-    "over_theory", "Measured / theory", "1 if a stage comes when theory predicts it.", variants=("alpha",),
-    headline=(),
-    meanings=(("*", "Step at which this stage came over the one that theory predicts; 1 if theory is exact."),),
+    "over_theory", "Measured / theory", "Step at which this stage came over the one that theory predicts; 1 if theory "
+    "is exact.", variants=("alpha",), headline=(),
 )  # fmt: skip
 PLATEAU = Group(
     "plateau", "The plateau at H(a|r), where answers are made up",
