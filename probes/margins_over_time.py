@@ -80,8 +80,15 @@ class MarginsOverTime(CourseProbe):
         for step, model in course.models():
             for held, W in _held(model, task):
                 scale = model.attention(held.slot.layer).scale if held.slot.part == "KQ" else 1.0
-                law = course.plain and _follows_the_law(held, model, task)
-                paths.setdefault(held.name, Path()).add(step, held.association, W / scale, law=law)
+                # The law holds if scores are the logits, and one parameter on orthogonal vectors is trained.
+                alone = (
+                    task.n_positions == 1 and held.slot.part == "OV" and model.attention(held.slot.layer).W_V is None
+                )
+                stored, law = held.association, course.plain and alone
+                for vectors in (stored.keys, stored.values) if law else ():
+                    unit = torch.nn.functional.normalize(exact(vectors), dim=1)
+                    law = law and bool(((unit @ unit.T).fill_diagonal_(0).abs() < ORTHOGONAL).all())
+                paths.setdefault(held.name, Path()).add(step, stored, W / scale, law=law)
         found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
         panels: dict[str, Panel] = {}
@@ -183,12 +190,3 @@ class Path:
 def _held(model: ToyTransformer, task: Task) -> Iterator[tuple[Learned, Tensor]]:
     """The matrices that should hold pairs, rather than a distribution."""
     return ((held, W) for held, W in learned_matrices(model, task) if held.conditional is None)
-
-
-def _follows_the_law(held: Learned, model: ToyTransformer, task: Task) -> bool:
-    """Are the scores of this matrix the logits, its vectors orthogonal, and is it one parameter that is trained?"""
-    attended = task.n_positions == 1 and held.slot.part == "OV" and model.attention(held.slot.layer).W_V is None
-    both = (held.association.keys, held.association.values)
-    units = [torch.nn.functional.normalize(exact(vectors), dim=1) for vectors in both] if attended else []
-    cosines = [(unit @ unit.T).fill_diagonal_(0).abs() for unit in units]
-    return attended and all(bool((one < ORTHOGONAL).all()) for one in cosines)

@@ -98,7 +98,7 @@ class FactRatios(FactProbe):
         """Count, and take the loss over every fact among fresh noise."""
         config, part = model.config, model.feed_forward(0)
         table = task.table
-        S, R, D, facts = table.n_subjects, table.n_relations, table.largest_set, len(task.pairs)
+        S, R, D, facts = table.n_subjects, table.n_relations, int(table.sets.sum(1).max()), len(task.pairs)
         d, heads, d_head = config.d_model, config.attention.n_heads, config.d_head
         m = 0 if part is None else part.W_in.shape[1]
         parameters = recall_parameters(heads, d_head, d, m)

@@ -6,7 +6,7 @@ With attention only, G_s holds the answers of s under all relations, and G_r the
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.factual.config import ValueMemoryProbeConfig
@@ -53,7 +53,11 @@ class ValueMemory(TableProbe):
         G, U = fact_tables(model, task, self.config.repeats).contributions, model.unembed.W_U
         by_subject, by_relation = (G[tokens.start : tokens.stop] @ U for tokens in (task.subjects, task.relations))
         of_subject, of_relation = subject_answers(task), task.sets
-        said = chosen_in_set(by_subject, task)
+        said = in_chunks(  # for every fact, the answer of A_r that the subject prefers
+            lambda s, r: by_subject[s].masked_fill(~of_relation[r], -torch.inf).argmax(1),
+            of_relation.shape[1],
+            *task.pairs.unbind(1),
+        )
         ideal, in_set = ideal_of_sums(model), of_relation.sum(1)[task.pairs[:, 1]]
         guess = {
             "subject_recall": float(of_subject.float().mean()),
@@ -85,15 +89,6 @@ class ValueMemory(TableProbe):
 
         wrong = {found["within_set"].flat: wrong_facts(said, task, self.config.failures)}
         return ProbeResult([*found.values()], wrong, draw)
-
-
-def chosen_in_set(by_subject: Float[Tensor, "S A"], task: FactualTask) -> Int[Tensor, "fact"]:
-    """For every fact, the answer of A_r that the subject prefers."""
-    return in_chunks(
-        lambda s, r: by_subject[s].masked_fill(~task.sets[r], -torch.inf).argmax(1),
-        task.sets.shape[1],
-        *task.pairs.unbind(1),
-    )
 
 
 def recall_at_size(scores: Float[Tensor, "n A"], sets: Bool[Tensor, "n A"]) -> float:

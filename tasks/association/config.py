@@ -34,25 +34,20 @@ COLUMNS, FREQUENCY = ("input", "answer"), "frequency"
 def read_pairs(path: Path) -> tuple[Pair, ...]:
     """The pairs of a CSV file with the columns input and answer, and perhaps frequency, in the order of its lines."""
     table = read_table(path, COLUMNS, PAIRS.what, optional=[FREQUENCY])
-    with_frequency = FREQUENCY in table.columns
-    pairs = tuple(
-        (row[0], row[1], _frequency(row[2], path, line) if with_frequency else None)
-        for row, line in zip(table.rows, table.lines, strict=True)
-    )
+    pairs: list[Pair] = []
+    for (given, answer, *rest), line in zip(table.rows, table.lines, strict=True):
+        try:
+            frequency = float(rest[0]) if rest else None
+        except ValueError:
+            frequency = math.nan
+        if frequency is not None and not 0 < frequency < math.inf:
+            what = shortened(rest[0])
+            raise UserError(f'{path}, line {line}: a frequency should be a number above 0, got "{what}"')
+        pairs.append((given, answer, frequency))
     try:
-        return clear_pairs(pairs, lines=table.lines)
+        return clear_pairs(tuple(pairs), lines=table.lines)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def _frequency(text: str, path: Path, line: int) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UserError(f'{path}, line {line}: a frequency should be a number above 0, got "{shortened(text)}"')
-    return value
 
 
 PAIRS = KeptFile("pairs.json", "pairs", COLUMNS, read_pairs, or_else="mod, bijective, or ")
@@ -156,18 +151,11 @@ class AssociationConfig(TaskConfig):
 
     def sizes(self) -> TaskSizes:
         """A token for each input; all outputs; one position."""
-        N, M = self._counts()
-        return TaskSizes(N, M, 1, 1, self._keys())
-
-    def _counts(self) -> tuple[int, int]:
-        """N and M."""
         if self.pairs:
-            return len(self.pairs), len({pair[1] for pair in self.pairs})
+            N, M = len(self.pairs), len({pair[1] for pair in self.pairs})
+            return TaskSizes(N, M, 1, 1, {"task.answers (inputs)": N, "task.answers (outputs)": M})
         N = N_INPUTS if self.n_inputs is None else self.n_inputs
-        return N, N if self.answers == "bijective" else N_OUTPUTS if self.n_outputs is None else self.n_outputs
-
-    def _keys(self) -> dict[str, int]:
-        N, M = self._counts()
-        if self.pairs:
-            return {"task.answers (inputs)": N, "task.answers (outputs)": M}
-        return {"task.n_inputs": N} | ({"task.n_outputs": M} if self.answers == "mod" else {})
+        if self.answers == "bijective":
+            return TaskSizes(N, N, 1, 1, {"task.n_inputs": N})
+        M = N_OUTPUTS if self.n_outputs is None else self.n_outputs
+        return TaskSizes(N, M, 1, 1, {"task.n_inputs": N, "task.n_outputs": M})

@@ -55,12 +55,29 @@ class AssociationTask(Task):
 
     def __init__(self, config: AssociationConfig, device: torch.device) -> None:
         super().__init__(config, device)
-        answers, self.token_names, self.output_names = load_pairs(config)
+        sizes = config.sizes()
+        N, M = sizes.n_tokens, sizes.n_outputs
+        self.token_names = tuple(f"z{z}" for z in range(1, N + 1))
+        self.output_names = tuple(f"y{y}" for y in range(1, M + 1))
+        answers = np.arange(N) % M
+        if config.answers == "bijective":
+            answers = torch.randperm(N, generator=generator(0, "answers")).numpy()
+        if config.pairs:
+            self.token_names, named, weights = zip(*config.pairs, strict=True)
+            self.output_names = tuple(dict.fromkeys(named))
+            number = {name: y for y, name in enumerate(self.output_names)}
+            answers = np.array([number[name] for name in named])
         self.ideal_rule = config.construction.rule
         self.targets: Int[Tensor, "input"] = torch.tensor(answers, device=device)
         """f(z)."""
-        self.frequencies = load_frequencies(config)
-        """p(z), in float64."""
+        self.frequencies: Float[np.ndarray, "input"]
+        """p(z), in float64: Zipf's, or as the file has them."""
+        if config.exponent is not None:
+            self.frequencies = zipf(N, config.exponent)
+        else:
+            p = np.array(weights, dtype=np.float64)
+            p /= p.max()  # so that no sum is too large
+            self.frequencies = p / p.sum()
         self._input = AliasTable.build(self.frequencies[None], device)
 
     @property
@@ -102,14 +119,6 @@ class AssociationTask(Task):
         itself = torch.ones_like(batch.tokens, dtype=torch.bool)
         return Annotation({"input: asks for its answer": itself}, {0: itself[:, None]})
 
-    @property
-    def answer_distribution(self) -> Float[np.ndarray, "output"]:
-        """p(y)."""
-        p: Float[np.ndarray, "output"] = np.bincount(
-            self.targets.cpu().numpy(), self.frequencies, minlength=len(self.output_names)
-        )
-        return p
-
     def references(self) -> Mapping[tuple[str, str], Reference]:
         """A model that stores every pair, and a uniform guess."""
         M = len(self.output_names)
@@ -120,7 +129,7 @@ class AssociationTask(Task):
 
     def constant_answer(self) -> dict[str, float]:
         """What the best answer reaches that ignores the input: accuracy max_y p(y), loss H(y) = −Σ_y p(y) ln p(y)."""
-        p = self.answer_distribution
+        p = np.bincount(self.targets.cpu().numpy(), self.frequencies, minlength=len(self.output_names))
         given = p[p > 0]
         return {"accuracy": min(1.0, float(p.max())), "loss": max(0.0, float(-(given * np.log(given)).sum()))}
 
@@ -138,28 +147,3 @@ class AssociationTask(Task):
     def ideal_memories(self, model: ToyTransformer) -> dict[str, Memory]:
         """Only one of them: twice stored is no better. W_OV1, if its answers reach the outputs."""
         return dict([*self.memories(model).items()][:1])
-
-
-def load_pairs(config: AssociationConfig) -> tuple[Int[np.ndarray, "N"], tuple[str, ...], tuple[str, ...]]:
-    """f(z) as numbers, and the names of inputs and outputs."""
-    if config.pairs:
-        inputs, answers, _ = zip(*config.pairs, strict=True)
-        number = {name: y for y, name in enumerate(dict.fromkeys(answers))}
-        return np.array([number[name] for name in answers]), inputs, tuple(number)
-    sizes = config.sizes()
-    N, M = sizes.n_tokens, sizes.n_outputs
-    names = tuple(f"z{z}" for z in range(1, N + 1)), tuple(f"y{y}" for y in range(1, M + 1))
-    if config.answers == "bijective":
-        return torch.randperm(N, generator=generator(0, "answers")).numpy(), *names
-    return np.arange(N) % M, *names
-
-
-def load_frequencies(config: AssociationConfig) -> Float[np.ndarray, "N"]:
-    """p(z): Zipf's, or as the file has them."""
-    alpha = config.exponent
-    if alpha is not None:
-        return zipf(config.sizes().n_tokens, alpha)
-    weights = np.array([frequency for _, _, frequency in config.pairs], dtype=np.float64)
-    weights /= weights.max()  # so that no sum is too large
-    p: Float[np.ndarray, "N"] = weights / weights.sum()
-    return p

@@ -141,22 +141,16 @@ class FactualConfig(TaskConfig):
 
     def sizes(self) -> TaskSizes:
         """Subjects, relations, noise and the end token; all answers; one position."""
-        S, R, A = self._counts()
+        if self.facts is not None:  # all answers of the file, even if only some of its facts are chosen
+            S, R, A = (len(set(column)) for column in zip(*self.facts, strict=True))
+            S, R = len(self.subjects) or S, len(self.relations) or R
+            keys = {"task.facts (subjects)": S, "task.facts (relations)": R}
+        else:
+            S, R, D = (self.size(name) for name in SIZES)
+            A = D if self.pools == "shared" else R * D
+            keys = {f"task.{name}": self.size(name) for name in SIZES}
+        keys["task.seq_len"] = self.seq_len
         n_noise = S + R if self.n_noise is None else self.n_noise
-        keys = {**self._keys(S, R), "task.seq_len": self.seq_len}
         if self.n_noise is not None:
             keys["task.n_noise"] = n_noise
         return TaskSizes(S + R + n_noise + (self.last == "eos"), A, self.seq_len, 1, keys)
-
-    def _counts(self) -> tuple[int, int, int]:
-        """Subjects, relations and answers; all those of a file, even if only some of them are chosen."""
-        if self.facts is not None:
-            S, R, A = (len(set(column)) for column in zip(*self.facts, strict=True))
-            return len(self.subjects) or S, len(self.relations) or R, A
-        S, R, D = (self.size(name) for name in SIZES)
-        return S, R, D if self.pools == "shared" else R * D
-
-    def _keys(self, S: int, R: int) -> dict[str, int]:
-        if self.facts is not None:
-            return {"task.facts (subjects)": S, "task.facts (relations)": R}
-        return {f"task.{name}": self.size(name) for name in SIZES}

@@ -54,10 +54,8 @@ def served(mass_given: Float[Tensor, "head token"], task: "FactualTask") -> Bool
 def factual_grafts(task: "FactualTask", model: ToyTransformer, rule: str, strength: float) -> list[Graft]:
     """W_KQ1, W_OV1 and, with a feed-forward part, FF1."""
     if rule == "construction":
-        beta = model.config.beta
-        grafts = [
-            Graft((part,), partial(_construct, task=task, beta=beta, part=part)) for part in ideal.parts_of(model)
-        ]
+        write = partial(ideal.write_ideal, task, beta=model.config.beta)
+        grafts = [Graft((part,), partial(write, only=[part])) for part in ideal.parts_of(model)]
         trial = copy.deepcopy(model)
         for graft in grafts:
             graft.implant(trial)
@@ -77,10 +75,6 @@ def factual_grafts(task: "FactualTask", model: ToyTransformer, rule: str, streng
     if "FF1" in factual_memories(task, model):
         parts["FF1"] = _pairs(task, model, rule, strength)
     return [Graft((name,), implant) for name, implant in parts.items()]
-
-
-def _construct(model: ToyTransformer, *, task: "FactualTask", beta: dict[str, float], part: str) -> None:
-    ideal.write_ideal(task, model, beta, [part])
 
 
 def _selectors(

@@ -192,10 +192,7 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
         needed["feed_forward.kind"] = (feed_forward.kind, "relu")
         needed["feed_forward.reads"] = (feed_forward.reads, "attention")
     missing = first_obstacle(
-        {
-            f"model.{name} = {_in_yaml(good)}, got {_in_yaml(value)}": value != good
-            for name, (value, good) in needed.items()
-        }
+        {f"model.{name} = {good}, got {value}".lower(): value != good for name, (value, good) in needed.items()}
     )
     if missing:
         raise UserError(f"model.init = ideal: the construction for task {task.config.kind} needs {missing}")
@@ -214,7 +211,3 @@ def _check(task: "FactualTask", model: ToyTransformer, beta: Mapping[str, float]
 def first_obstacle(obstacles: Mapping[str, bool]) -> str | None:
     """The first of these that is there, such as `n_layers = 2`; None if the way is free."""
     return next((what for what, there in obstacles.items() if there), None)
-
-
-def _in_yaml(value: object) -> str:
-    return str(value).lower()

@@ -48,11 +48,6 @@ class FactTable:
         """|A|, over all relations."""
         return len(self.answer_names)
 
-    @property
-    def largest_set(self) -> int:
-        """D: the number of answers of the relation that has most."""
-        return int(self.sets.sum(1).max())
-
     @cached_property
     def known(self) -> Bool[np.ndarray, "S R"]:
         """Which pairs have an answer."""
@@ -106,21 +101,22 @@ class FactTable:
 
     def restricted(self, subjects: Sequence[str] = (), relations: Sequence[str] = ()) -> "FactTable":
         """The facts about some subjects and relations only, in the given order; the answers they do not use go."""
-        rows, columns = (
-            _numbers(chosen, names, what)
-            for what, names, chosen in (
-                ("subject", self.subject_names, subjects),
-                ("relation", self.relation_names, relations),
-            )
-        )
+        named = {"subject": (self.subject_names, subjects), "relation": (self.relation_names, relations)}
+        kept: dict[str, list[int]] = {}
+        for what, (names, chosen) in named.items():
+            number = {name: i for i, name in enumerate(names)}
+            for name in chosen:
+                if name not in number:
+                    raise UserError(
+                        f'task.{what}s: no {what} of the file is called "{shortened(name)}": {nearest(name, names)}'
+                    )
+            kept[what] = [number[name] for name in chosen or names]
+        rows, columns = kept.values()
         answers = self.answers[np.ix_(rows, columns)]
         known = answers != UNKNOWN
-        for what, names, numbers, has_facts in (
-            ("subject", self.subject_names, rows, known.any(1)),
-            ("relation", self.relation_names, columns, known.any(0)),
-        ):
+        for what, has_facts in (("subject", known.any(1)), ("relation", known.any(0))):
             if not has_facts.all():
-                alone = names[numbers[int(has_facts.argmin())]]
+                alone = named[what][0][kept[what][int(has_facts.argmin())]]
                 raise UserError(f'task.{what}s: none of the chosen facts is about "{shortened(alone)}"')
         used = np.unique(answers[known])
         renumbered = np.where(known, np.searchsorted(used, answers), UNKNOWN)
@@ -182,17 +178,6 @@ def _numbered(within: Int[np.ndarray, "S R"], n_answers: int, *, shared: bool) -
         answer_names = tuple(f"r{r}a{i}" for r in range(1, R + 1) for i in range(1, n_answers + 1))
     subjects, relations = (tuple(f"{letter}{i}" for i in range(1, n + 1)) for letter, n in (("s", S), ("r", R)))
     return FactTable(within + offset, sets, subjects, relations, answer_names)
-
-
-def _numbers(chosen: Sequence[str], names: tuple[str, ...], what: str) -> list[int]:
-    """The numbers of those that are chosen, or of all."""
-    number = {name: i for i, name in enumerate(names)}
-    for name in chosen:
-        if name not in number:
-            raise UserError(
-                f'task.{what}s: no {what} of the file is called "{shortened(name)}": {nearest(name, names)}'
-            )
-    return [number[name] for name in chosen or names]
 
 
 def _normalised(mass: Float[np.ndarray, "n A"]) -> Float[np.ndarray, "n A"]:

@@ -29,10 +29,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from tasks.alias import AliasTable
-from tasks.factual.config import FactualConfig
+from tasks.factual.config import SIZES, FactualConfig
 from tasks.factual.ideal import write_ideal
 from tasks.factual.memories import factual_memories
-from tasks.factual.table import Distribution, FactTable, random_table, structured_table, table_of
+from tasks.factual.table import Distribution, random_table, structured_table, table_of
 from toytf.grafts import Graft
 from toytf.measurement import Headline, Measurement, Reference
 from toytf.models.transformer import ToyTransformer
@@ -79,7 +79,14 @@ class FactualTask(Task):
 
     def __init__(self, config: FactualConfig, device: torch.device) -> None:
         super().__init__(config, device)
-        self.table = table = load_facts(config)
+        S, R, D = (config.size(name) for name in SIZES)
+        if config.facts is not None:
+            table = table_of(config.facts).restricted(config.subjects, config.relations)
+        elif config.table == "structured":
+            table = structured_table(S, R, D, shared=config.pools == "shared")
+        else:
+            table = random_table(S, R, D, config.table_seed, shared=config.pools == "shared")
+        self.table = table
         S, R = table.n_subjects, table.n_relations
         n_noise = S + R if config.n_noise is None else config.n_noise
         self.subjects, self.relations, self.noise = range(S), range(S, S + R), range(S + R, S + R + n_noise)
@@ -249,14 +256,3 @@ class FactualTask(Task):
         from tasks.factual.grafts import factual_grafts
 
         return factual_grafts(self, model, rule, strength)
-
-
-def load_facts(config: FactualConfig) -> FactTable:
-    """The table of a file, or one drawn by the config."""
-    if config.facts is not None:
-        return table_of(config.facts).restricted(config.subjects, config.relations)
-    S, R, D = (config.size(name) for name in ("n_subjects", "n_relations", "n_answers"))
-    shared = config.pools == "shared"
-    if config.table == "structured":
-        return structured_table(S, R, D, shared=shared)
-    return random_table(S, R, D, config.table_seed, shared=shared)

@@ -12,7 +12,7 @@ from itertools import chain
 
 import torch
 
-from tasks.factual.capacity.config import FactTrainingsConfig
+from tasks.factual.capacity.config import FactCapacityConfig
 from tasks.factual.config import FactualConfig
 from toytf import theory
 from toytf.build import build_model, build_task
@@ -73,7 +73,7 @@ class Trial:
     seed: int
 
 
-def trained_accuracies(config: FactTrainingsConfig, trials: Sequence[Trial]) -> list[list[float]]:
+def trained_accuracies(config: FactCapacityConfig, trials: Sequence[Trial]) -> list[list[float]]:
     """The best accuracy of each training of every trial: all initialisations at one learning rate, then at the next.
 
     It goes on until one reaches the goal. Trials differ only in their seeds; where steps are small, they are trained as
@@ -94,7 +94,7 @@ def initialization_seed(seed: int, number: int) -> int:
     return generator(seed, "initialization", number).initial_seed() if number else seed
 
 
-def _learners(config: FactTrainingsConfig, trial: Trial, lr: float) -> list[SeedLearner]:
+def _learners(config: FactCapacityConfig, trial: Trial, lr: float) -> list[SeedLearner]:
     """All initialisations of a trial: models of their own that learn the same table."""
     facts = FactualConfig(
         kind="factual",
@@ -111,7 +111,7 @@ def _learners(config: FactTrainingsConfig, trial: Trial, lr: float) -> list[Seed
     return [SeedLearner(build_model(trial.sizes.model, task, seed), task, (), train, seed) for seed in seeds]
 
 
-def _train(config: FactTrainingsConfig, trials: Sequence[Trial], lr: float) -> list[list[float]]:
+def _train(config: FactCapacityConfig, trials: Sequence[Trial], lr: float) -> list[list[float]]:
     """The best accuracy of every initialisation of each trial, all trained side by side.
 
     At every look those of a table that one of them has learned end; so does one that has diverged. From `prune_at` on
@@ -150,7 +150,7 @@ def _train(config: FactTrainingsConfig, trials: Sequence[Trial], lr: float) -> l
     return [[best[learner] for learner in of_table] for of_table in rivals]
 
 
-def _accuracy(config: FactTrainingsConfig, learner: SeedLearner, step: int) -> float:
+def _accuracy(config: FactCapacityConfig, learner: SeedLearner, step: int) -> float:
     """On fresh sequences; what reaches the goal must do so on others too, or the luckiest of many looks would count."""
     lowest = 1.0
     for look in ("evaluation", "confirmation"):

@@ -201,7 +201,11 @@ def heat_map(
     if len(across) * len(up) > MOST_TEXTS:
         figure.update_traces(texttemplate=None)
     for line in lines:
-        places = [(_place(a, across), _place(b, up)) for a, b in _dense(line.points)]
+        places = [  # many: they are not proportional to values, so that a straight line bends
+            (_place(a + (c - a) * part, across), _place(b + (d - b) * part, up))
+            for (a, b), (c, d) in pairwise(line.points)
+            for part in np.linspace(0, 1, 100).tolist()
+        ]
         shown = [(a, b) for a, b in places if -0.5 <= a <= len(across) - 0.5 and -0.5 <= b <= len(up) - 0.5]
         if len(shown) > 1:
             figure.add_trace(_theory(shown, line.label, width=3).update(showlegend=True))
@@ -209,13 +213,6 @@ def heat_map(
     figure.update_xaxes(**ticks[0], title=x, range=[-0.5, len(across) - 0.5])
     figure.update_yaxes(**ticks[1], title=y, range=[-0.5, len(up) - 0.5], autorange=False)
     return figure.update_layout(height=max(420, 200 + 36 * len(up)))
-
-
-def _dense(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """A line with many points: places of a heat map are not proportional to values, so that a straight line bends."""
-    for (a, b), (c, d) in pairwise(points):
-        for part in np.linspace(0, 1, 100).tolist():
-            yield a + (c - a) * part, b + (d - b) * part
 
 
 def _theory(points: Sequence[tuple[float, float]], label: str, *, width: int) -> go.Scatter:

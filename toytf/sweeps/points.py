@@ -50,7 +50,16 @@ def points_of(section: SweepConfig, wants_whole: Callable[[str, Any, Point], boo
         raise UserError(f"the sweep has {n:,} points: at most {MOST_RUNS:,} are possible")
     drawn = _drawn(section.random) if section.random else [{}]
     first = {key: values.values[0] for key, values in spread.items()} | dict(drawn[0]) | dict(*section.points[:1])
-    spread = {key: _settled(key, values, first, wants_whole) for key, values in spread.items()}
+    for key, values in spread.items():
+        if values.whole is None:
+            continue
+        broken = next(value for value in values.values if not isinstance(value, int))
+        if wants_whole(key, broken, first):
+            if len(set(values.whole)) < len(values.whole):
+                twice = max(values.whole, key=values.whole.count)
+                says = f"{key} is a whole number, and {twice} would come twice"
+                raise UserError(f"{says}: ask for fewer values, or list them")
+            spread[key] = Values(values.whole, log=values.log)
     blocks: list[Sequence[Point]] = [[{key: value} for value in spread[key].values] for key in section.grid]
     if section.zip:
         together = zip(*(spread[key].values for key in section.zip), strict=True)
@@ -88,19 +97,6 @@ def _check_keys(section: SweepConfig, keys: Sequence[str]) -> None:
             raise UserError(
                 f"sweep.points: point {i} does not have the keys of the first: {', '.join(point) or 'none'}"
             )
-
-
-def _settled(key: str, values: Values, first: Point, wants_whole: Callable[[str, Any, Point], bool]) -> Values:
-    """The values as whole numbers, if the config accepts no others."""
-    if values.whole is None:
-        return values
-    broken = next(value for value in values.values if not isinstance(value, int))
-    if not wants_whole(key, broken, first):
-        return values
-    if len(set(values.whole)) < len(values.whole):
-        twice = max(values.whole, key=values.whole.count)
-        raise UserError(f"{key} is a whole number, and {twice} would come twice: ask for fewer values, or list them")
-    return Values(values.whole, log=values.log)
 
 
 def _drawn(section: RandomConfig) -> list[Point]:

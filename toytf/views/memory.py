@@ -208,7 +208,16 @@ class _Table:
     """Which row of a picture each key is in: equal keys are one row, and neighbours are averaged if there are many."""
 
     def __init__(self, stored: Association) -> None:
-        self.of_pair, row_names = _different(stored)
+        numbers: dict[bytes, int] = {}
+        of_pair = [numbers.setdefault(row.tobytes(), len(numbers)) for row in stored.keys.detach().cpu().numpy()]
+        self.of_pair: Int[np.ndarray, "n"] = np.array(of_pair)
+        names: list[list[str]] = [[] for _ in numbers]
+        for z, number in enumerate(of_pair):
+            names[number].append(stored.key_name(z))
+        # Pairs of one key are called what their names begin with, part by part: `s1` of `s1, r1` and `s1, r2`.
+        alike = [zip(*(name.split(", ") for name in own), strict=False) for own in names]
+        common = [takewhile(lambda part: len({*part}) == 1, parts) for parts in alike]
+        row_names = [", ".join(part[0] for part in parts) or "all pairs" for parts in common]
         n, m, targets = len(row_names), len(stored.values), stored.targets.cpu().numpy()
         first = np.full(n, m)
         np.minimum.at(first, self.of_pair, targets)
@@ -237,19 +246,6 @@ class _Table:
         counts = block_sums(there, *self.blocks)
         means = block_sums(values, *self.blocks) / np.maximum(counts, 1)
         return np.where(counts > 0, means, np.nan), float(np.abs(values).max(initial=0.0))
-
-
-def _different(stored: Association) -> tuple[Int[np.ndarray, "n"], list[str]]:
-    """The number of the key of every pair, equal keys having one number, and what the keys are called."""
-    numbers: dict[bytes, int] = {}
-    of_pair = [numbers.setdefault(row.tobytes(), len(numbers)) for row in stored.keys.detach().cpu().numpy()]
-    names: list[list[str]] = [[] for _ in numbers]
-    for z, number in enumerate(of_pair):
-        names[number].append(stored.key_name(z))
-    # Pairs of one key are called what their names begin with, part by part: `s1` of `s1, r1` and `s1, r2`.
-    alike = [zip(*(name.split(", ") for name in own), strict=False) for own in names]
-    common = [takewhile(lambda part: len({*part}) == 1, parts) for parts in alike]
-    return np.array(of_pair), [", ".join(part[0] for part in parts) or "all pairs" for parts in common]
 
 
 def _largest_is_one(values: Float[np.ndarray, "a b"], largest: float) -> Float[np.ndarray, "a b"]:

@@ -199,8 +199,13 @@ class ThreeSteps(Study[ThreeStepsCase]):
 def draw(config: ThreeStepsConfig, seed: int) -> model.Vectors:
     """The vectors of a seed; orthonormal ones are axes, the same for every seed."""
     N, T, residual = config.n_tokens, config.seq_len, config.model == "residual"
-    if config.dimension is None:
-        return model.axes_of_a_stream(N, T, config.device) if residual else model.axes(N, T, config.device)
+    if config.dimension is None and residual:  # axes of one stream; W_OV1 moves e to ẽ and p to p̃
+        every = torch.eye(3 * N + 2 * T, device=config.device)
+        e, p, e_tilde, p_tilde, u = torch.split(every, [N, T, N, T, N])
+        return model.Vectors(e, e_tilde, u, p, remap=e_tilde.T @ e + p_tilde.T @ p)
+    if config.dimension is None:  # each matrix has a space of its own
+        tokens = torch.eye(N, device=config.device)
+        return model.Vectors(tokens, tokens, tokens, torch.eye(T, device=config.device))
     random, d = generator(seed, "vectors"), config.dimension
     e, second, u, p = (
         draw_vectors("normal_over_d", n, d, random, what="embedding").to(config.device)

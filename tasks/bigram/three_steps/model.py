@@ -103,16 +103,3 @@ def _causal(scores: Float[Tensor, "*n query key"]) -> Float[Tensor, "*n query ke
     """softmax over the keys r ≤ t."""
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
     return scores.masked_fill(future, -torch.inf).softmax(-1)
-
-
-def axes(N: int, T: int, device: str) -> Vectors:
-    """Identity matrices: each matrix has a space of its own."""
-    tokens = torch.eye(N, device=device)
-    return Vectors(tokens, tokens, tokens, torch.eye(T, device=device))
-
-
-def axes_of_a_stream(N: int, T: int, device: str) -> Vectors:
-    """e, p, ẽ, p̃ and u as axes of one stream; W_OV1 moves e to ẽ and p to p̃."""
-    every = torch.eye(3 * N + 2 * T, device=device)
-    e, p, e_tilde, p_tilde, u = torch.split(every, [N, T, N, T, N])
-    return Vectors(e, e_tilde, u, p, remap=e_tilde.T @ e + p_tilde.T @ p)

@@ -27,9 +27,12 @@ def hidden_units(beta: float, d_model: int) -> int:
     return math.floor(beta * d_model + 1e-9)
 
 
-class FactTrainingsConfig(SeededConfig):
-    """When a model counts as knowing a table, and how it is trained."""
+class FactCapacityConfig(SeededConfig):
+    """How many facts models of each size learn, compared with 0.15 facts per parameter."""
 
+    implementation: ClassVar[str] = "tasks.factual.capacity.experiment:FactCapacity"
+
+    # When a model counts as knowing a table, and how it is trained
     goal: Annotated[float, Field(gt=0, le=1)] = 0.99
     """The accuracy at which training ends and the table counts as stored; it is confirmed on further sequences."""
     initializations: PositiveInt = 3
@@ -50,12 +53,7 @@ class FactTrainingsConfig(SeededConfig):
     seq_len: Annotated[int, Field(ge=3)] = 32
     """Tokens per sequence, T: a subject, a relation, noise and the end token."""
 
-
-class FactCapacityConfig(FactTrainingsConfig):
-    """How many facts models of each size learn, compared with 0.15 facts per parameter."""
-
-    implementation: ClassVar[str] = "tasks.factual.capacity.experiment:FactCapacity"
-
+    # The models, and the tables that are tried
     experiment: Literal["fact_capacity"]
     dimensions: Annotated[tuple[PositiveInt, ...], Unique] = Field(min_length=1)
     """The dimensions d of the model."""

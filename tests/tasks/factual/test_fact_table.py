@@ -97,7 +97,6 @@ def test_a_file_keeps_its_names_and_their_order(tmp_path: Path) -> None:
     assert table.answer_names == ("Paris", "euro", "Rome", "Tokyo", "yen")
     assert table.answers.tolist() == [[0, 1], [2, 1], [3, 4]]
     assert table.sets.tolist() == [[True, False, True, True, False], [False, True, False, False, True]]
-    assert table.largest_set == 3
 
 
 def test_columns_spaces_empty_lines_and_repeated_facts_are_free(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import toytf
-from tasks.factual.capacity.config import FactTrainingsConfig
+from tasks.factual.capacity.config import FactCapacityConfig
 from tasks.factual.config import FactualConfig
 from tasks.factual.trainings import Sizes, TableSize, Trial, initialization_seed, trained_accuracies
 from tests.tasks.factual.small_trainings import SMALL
@@ -32,8 +32,8 @@ EASY = Trial(Sizes(8, 2, 4, 16), TableSize(2, 3, 2), 0)
 """Six facts for 512 parameters: a twelfth of the line."""
 
 
-def trainings(**changes: Any) -> FactTrainingsConfig:
-    return FactTrainingsConfig.model_validate({"experiment": "fact_capacity", **SMALL, **changes})
+def trainings(**changes: Any) -> FactCapacityConfig:
+    return FactCapacityConfig.model_validate({"experiment": "fact_capacity", "dimensions": [8], **SMALL, **changes})
 
 
 def test_the_model_is_the_one_of_the_configs() -> None:
