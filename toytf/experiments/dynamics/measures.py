@@ -25,8 +25,8 @@ def _headlines(label: str, phrase: str, rank: int = 0) -> tuple[Headline, ...]:
 
 
 LOSS = Group(
-    "loss", "Loss", "Cross-entropy over the population at the last step, in nats; large steps may spike on the way, "
-    "and be lower in the end. Theory is the exact law where there is one.", unit="nats", variants=("at",),
+    "loss", "Loss", "Cross-entropy over the population at the last step, in nats; large steps may spike on the way "
+    "and end lower, and theory is the exact law where there is one.", unit="nats", variants=("at",),
     headline=_headlines("*", "loss after the last step"),
     meanings=(("*/at*", "Cross-entropy over the population at this step, in nats."),),
 )  # fmt: skip

@@ -71,7 +71,7 @@ STORABLE = Group(
 )  # fmt: skip
 MOST = Group(
     "most", "Largest fraction of the pairs that one matrix was found to recall", "Largest fraction of the pairs that "
-    "one matrix was found to recall; 1 as long as all can be stored. Beyond, those that are hardest for a trained "
+    "one matrix was found to recall; 1 as long as all can be stored, beyond that the hardest for a trained "
     "matrix are given up.", headline=(),
 )  # fmt: skip
 BARE = Group(
