@@ -13,13 +13,6 @@ from torch import Tensor
 from toytf.memory.problem import StorageProblem
 
 
-def certificates(
-    problem: StorageProblem, W: Float[Tensor, "b d_out d_in"], W_dual: Float[Tensor, "b d_out d_in"]
-) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
-    """The lower bound by one matrix, and the upper bound by what is missing from the gaps of another."""
-    return lower_bound(problem, W), upper_bound(problem, violations(problem, W_dual).square())
-
-
 def lower_bound(problem: StorageProblem, W: Float[Tensor, "b d_out d_in"]) -> Float[Tensor, "b"]:
     """κ_lb = min gap / |W|: the largest margin is at least that; ∞ without rivals."""
     alone = ~problem.has_rivals

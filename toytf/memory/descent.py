@@ -143,7 +143,8 @@ class _State:
         n, m = problem.keys.shape[1], problem.values.shape[-2]
         size = max(1, CHUNK // (len(W) * m))
         self.chunks = [slice(first, min(first + size, n)) for first in range(0, n, size)]
-        self.excess = self._slopes(W).add_(1)
+        scores = problem.scores_of(problem.outputs(W))
+        self.excess = (scores - scores.take_along_dim(self.targets, 2)).add_(1)
         self.excess.scatter_(2, self.targets, -HUGE)
         if problem.rivals is not None:
             self.excess.masked_fill_(~problem.rivals, -HUGE)
@@ -152,10 +153,6 @@ class _State:
         self.spare = torch.empty_like(self.excess[:, self.chunks[0]])
         self.second = torch.empty_like(self.spare)
         self.outputs = torch.empty_like(self.right)
-
-    def _slopes(self, W: Tensor) -> Tensor:
-        scores = self.problem.scores_of(self.problem.outputs(W))
-        return scores - scores.take_along_dim(self.targets, 2)
 
     def rescored(self, kept: Int[Tensor, "k"]) -> "_State":
         """The same instances, or some of them, with scores computed anew."""

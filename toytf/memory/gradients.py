@@ -25,9 +25,9 @@ def gradient_step(
     if conditional is None:
         shape = len(association.keys), len(association.values)
         conditional = association.keys.new_zeros(shape).scatter(1, association.targets[:, None], 1.0)
-    W = _zeros(association) if W is None else W
+    W, p = _start(association, W)
     error = association.scores(W).softmax(1) - conditional
-    return W - lr * association.values.T @ (_frequencies(association)[:, None] * error).T @ association.keys
+    return W - lr * association.values.T @ (p * error).T @ association.keys
 
 
 def noisy_gradient_step(
@@ -41,21 +41,19 @@ def noisy_gradient_step(
     class targets[i]. A class that never occurs has the term u_k E[p̂_W(k|x) x]ᵀ. From W = 0 with uniform classes
     W_1 = η Σ_k p(y=k) u_k (μ_k − E[x])ᵀ: noise that does not depend on the class cancels (Bietti et al. 2023, Lemma 2).
     """
-    W = _zeros(association) if W is None else W
-    x = _frequencies(association)[:, None] * association.keys
+    W, p = _start(association, W)
+    x = p * association.keys
     # p(y=k) μ_k = E[1{y=k} x], and likewise for μ̂: no division by p(y=k), which may be 0.
     believed = association.scores(W).softmax(1).T @ x
     observed = torch.zeros_like(believed).index_add(0, association.targets, x)
     return W - lr * association.values.T @ (believed - observed)
 
 
-def _frequencies(association: Association) -> Float[Tensor, "n"]:
-    """p(z): the normalised weights, uniform if there are none."""
+def _start(
+    association: Association, W: Float[Tensor, "d_out d_in"] | None
+) -> tuple[Float[Tensor, "d_out d_in"], Float[Tensor, "n 1"]]:
+    """W, 0 if None, and p(z)."""
     association.require_finite()
-    if association.weights is None:
-        return torch.full_like(association.keys[:, 0], 1 / max(len(association.keys), 1))
-    return association.weights / association.weights.sum()
-
-
-def _zeros(association: Association) -> Float[Tensor, "d_out d_in"]:
-    return association.keys.new_zeros(association.values.shape[1], association.keys.shape[1])
+    keys, weights = association.keys, association.weights
+    p = torch.full_like(keys[:, 0], 1 / max(len(keys), 1)) if weights is None else weights / weights.sum()
+    return keys.new_zeros(association.values.shape[1], keys.shape[1]) if W is None else W, p[:, None]

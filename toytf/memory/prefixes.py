@@ -104,8 +104,30 @@ def prefix_errors(
     M, K = vectors.n_outputs, len(dimensions)
     through_answers = vectors.d * M + K * M**2
     through_matrix = sum(d**2 + d * M for d in dimensions)
-    route = _through_answers if through_answers <= through_matrix else _through_matrix
-    return torch.stack(route(vectors, targets, strengths, p.T.contiguous(), dimensions))
+    p = p.T.contiguous()
+    if through_answers <= through_matrix:
+        return torch.stack(_through_answers(vectors, targets, strengths, p, dimensions))
+    passes, U = vectors.passes(), vectors.values()
+    errors = []
+    for d in dimensions:
+        values, q = vectors.prefix(U, d), strengths.all_at(d)
+        W = values.new_zeros(len(q), d, d)
+        for rows, E in passes():
+            for s, of_scheme in enumerate(q[:, rows]):
+                i = of_scheme.nonzero()[:, 0]
+                stored = (q[s, rows][i, None] * values[targets[rows][i]]).T
+                W[s] += stored @ vectors.prefix(E[i], d)
+        error = p.new_zeros(len(q), p.shape[1])
+        size = max(1, SCORED // vectors.n_outputs)
+        for rows, E in passes():
+            for start in range(0, len(E), size):
+                some = slice(rows.start + start, min(rows.start + start + size, rows.stop))
+                cut = vectors.prefix(E[start : start + size], d)
+                for s in range(len(q)):
+                    scores = values @ (W[s] @ cut.T)
+                    error[s] += _wrong(scores, targets[some]) @ p[some]
+        errors.append(error)
+    return torch.stack(errors)
 
 
 def _through_answers(
@@ -139,37 +161,6 @@ def _through_answers(
             G_own = A_own[d].flatten(0, 1) @ vectors.prefix(E, d).T
             scores = H[d] @ torch.cat([G, G_own]).view(n_fixed + len(own[d]), M, len(E))
             errors[k] += _wrong(scores, targets[rows]) @ p[rows]
-    return errors
-
-
-def _through_matrix(
-    vectors: RandomVectors,
-    targets: Int[Tensor, "N"],
-    strengths: Strengths,
-    p: Float[Tensor, "N frequency"],
-    dimensions: Sequence[int],
-) -> list[Float[Tensor, "scheme frequency"]]:
-    """By W itself, and by the scores of some inputs at a time."""
-    passes, U = vectors.passes(), vectors.values()
-    errors = []
-    for d in dimensions:
-        values, q = vectors.prefix(U, d), strengths.all_at(d)
-        W = values.new_zeros(len(q), d, d)
-        for rows, E in passes():
-            for s, of_scheme in enumerate(q[:, rows]):
-                i = of_scheme.nonzero()[:, 0]
-                stored = (q[s, rows][i, None] * values[targets[rows][i]]).T
-                W[s] += stored @ vectors.prefix(E[i], d)
-        error = p.new_zeros(len(q), p.shape[1])
-        size = max(1, SCORED // vectors.n_outputs)
-        for rows, E in passes():
-            for start in range(0, len(E), size):
-                some = slice(rows.start + start, min(rows.start + start + size, rows.stop))
-                cut = vectors.prefix(E[start : start + size], d)
-                for s in range(len(q)):
-                    scores = values @ (W[s] @ cut.T)
-                    error[s] += _wrong(scores, targets[some]) @ p[some]
-        errors.append(error)
     return errors
 
 

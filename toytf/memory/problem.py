@@ -33,7 +33,15 @@ class StorageProblem:
     @staticmethod
     def of(*associations: Association) -> "StorageProblem":
         """The inequalities of associations, as one problem."""
-        return StorageProblem.stack([_single(association) for association in associations])
+        problems = []
+        for of in associations:
+            values, targets = of.values, of.targets
+            if isinstance(of, DecoupledAssociation):  # the right value comes first
+                values, targets = torch.cat([values[targets][:, None], of.rivals], 1), torch.zeros_like(targets)
+            n = torch.tensor([len(of.keys)], device=of.keys.device)
+            candidates = None if of.candidates is None else of.candidates[None]
+            problems.append(StorageProblem(of.keys[None], values[None], targets[None], n, candidates))
+        return StorageProblem.stack(problems)
 
     @staticmethod
     def stack(problems: Sequence["StorageProblem"]) -> "StorageProblem":
@@ -48,12 +56,7 @@ class StorageProblem:
         plain = all(problem.rivals is None and problem.shape == (n, m) for problem in problems)
         return StorageProblem(
             torch.cat([_pad(problem.keys, n, 1) for problem in problems]),
-            torch.cat(
-                [
-                    _pad(_pad(problem.values, n, 1), m, 2) if problem.own_values else _pad(problem.values, m, 1)
-                    for problem in problems
-                ]
-            ),
+            torch.cat([_pad(_pad(p.values, n, 1) if p.own_values else p.values, m, -2) for p in problems]),
             torch.cat([_pad(problem.targets, n, 1) for problem in problems]),
             torch.cat([problem.n for problem in problems]),
             None if plain else torch.cat([_pad(_pad(problem.all_rivals, n, 1), m, 2) for problem in problems]),
@@ -106,14 +109,10 @@ class StorageProblem:
 
     def alone(self, b: int) -> "StorageProblem":
         """One of the instances, without keys that are padding."""
-        n, own, rivals = int(self.n[b]), self.own_values, self.rivals
-        return StorageProblem(
-            self.keys[b : b + 1, :n],
-            self.values[b : b + 1, :n] if own else self.values[b : b + 1],
-            self.targets[b : b + 1, :n],
-            self.n[b : b + 1],
-            None if rivals is None else rivals[b : b + 1, :n],
-        )
+        one, used = slice(b, b + 1), (slice(b, b + 1), slice(int(self.n[b])))
+        values = self.values[used if self.own_values else one]
+        rivals = None if self.rivals is None else self.rivals[used]
+        return StorageProblem(self.keys[used], values, self.targets[used], self.n[one], rivals)
 
     def padded(self, multiple: int) -> "StorageProblem":
         """The same with keys and shared values padded to a multiple of a number."""
@@ -165,16 +164,6 @@ class StorageProblem:
         if self.values.shape[-2] == 0:
             return outputs.new_full(outputs.shape[:2], torch.inf)
         return self.gaps(outputs).amin(2)
-
-
-def _single(association: Association) -> StorageProblem:
-    keys, values, targets, candidates = (
-        association.keys, association.values, association.targets, association.candidates
-    )  # fmt: skip
-    if isinstance(association, DecoupledAssociation):  # the right value comes first
-        values, targets = torch.cat([values[targets][:, None], association.rivals], 1), torch.zeros_like(targets)
-    n = torch.tensor([len(keys)], device=keys.device)
-    return StorageProblem(keys[None], values[None], targets[None], n, None if candidates is None else candidates[None])
 
 
 def _pad(rows: Tensor, size: int, dim: int) -> Tensor:

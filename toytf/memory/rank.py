@@ -42,7 +42,11 @@ def decide_rank(association: Association, rank: int, *, iterations: int = 600) -
     if not bool(problem.has_rivals.any()) or full.status is Status.INFEASIBLE:
         return full
     exact = problem.double()
-    start = _hebbian_factors(exact.keys[0], exact.right[0], rank)
+    keys, right = exact.keys[0], exact.right[0]
+    U, s, Vh = torch.linalg.svd(right.T @ keys, full_matrices=False)
+    A, B = U[:, :rank] * s[:rank].sqrt(), Vh[:rank].T * s[:rank].sqrt()
+    scale = float(((keys @ B @ A.T) * right).sum(1).mean().abs())  # a mean right score of 1
+    start: Tensor = torch.cat([A, B]) / max(scale, torch.finfo(A.dtype).tiny) ** 0.5
     steps, best = 0, Decision(Status.UNKNOWN, full.W, -math.inf, full.margin_upper, 0)
     for noise in STARTS:
         shake = torch.randn(start.shape, generator=generator(rank, "rank start"), dtype=start.dtype)
@@ -83,17 +87,6 @@ def maximise_margin_rank(association: Association, rank: int, *, iterations: int
         if lower > best.margin_lower:
             best = Decision(Status.FEASIBLE, W, lower, best.margin_upper, steps)
     return replace(best, iterations=steps)
-
-
-def _hebbian_factors(
-    keys: Float[Tensor, "n d_in"], right: Float[Tensor, "n d_out"], rank: int
-) -> Float[Tensor, "d rank"]:
-    """A over B, with A Bᵀ the Hebbian matrix Σ u_{f(z)} e_zᵀ cut to a rank and scaled to a mean right score of 1."""
-    U, s, Vh = torch.linalg.svd(right.T @ keys, full_matrices=False)
-    A, B = U[:, :rank] * s[:rank].sqrt(), Vh[:rank].T * s[:rank].sqrt()
-    scale = float(((keys @ B @ A.T) * right).sum(1).mean().abs())
-    factors: Tensor = torch.cat([A, B]) / max(scale, torch.finfo(A.dtype).tiny) ** 0.5
-    return factors
 
 
 class _Stored(Exception):

@@ -105,16 +105,12 @@ def scheme_phrase(scheme: Scheme) -> str:
         case AtLeastScheme():
             return f"only what was met {scheme.count} times or more"
         case TopScheme():
-            return f"only the {_part(scheme)} most frequent"
+            size, whole = "d²" if scheme.squared else "d", round(1 / scheme.share)
+            is_part = whole > 1 and abs(scheme.share * whole - 1) < 5e-3  # d/12 for one twelfth, up to its rounding
+            return f"only the {f'{size}/{whole}' if is_part else f'{scheme.share:g} {size}'} most frequent"
         case PowerScheme():
             return f"by frequency to the power {'1/(2α)' if scheme.rho == 'best' else f'{scheme.rho:g}'}"
     return "by frequency"
-
-
-def _part(scheme: TopScheme) -> str:
-    """How many inputs are stored: `d/12` for one twelfth, up to its rounding; `0.3 d` for what is no such part."""
-    size, whole = "d²" if scheme.squared else "d", round(1 / scheme.share)
-    return f"{size}/{whole}" if whole > 1 and abs(scheme.share * whole - 1) < 5e-3 else f"{scheme.share:g} {size}"
 
 
 def strengths(

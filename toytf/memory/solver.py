@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from toytf.memory.association import Association
-from toytf.memory.certificates import certificates, contradiction, lower_bound, scales, upper_bound, violations
+from toytf.memory.certificates import contradiction, lower_bound, scales, upper_bound, violations
 from toytf.memory.descent import DescentResult, descend
-from toytf.memory.polish import FAINT, can_polish, polish
+from toytf.memory.polish import FAINT, Polished, can_polish, polish
 from toytf.memory.problem import StorageProblem
 from toytf.theory import maximal_margin
 
@@ -112,13 +112,24 @@ def maximise_margin(
         for n, m in zip(problem.n.tolist(), problem.n_values.tolist(), strict=True)
     ]
     decay = problem.keys.new_tensor([max(kappa, 0.1) ** 2 * d_in * d_out / 300 for kappa in expected])
-    frame = _Frame.scaling(problem.double())
+    exact = problem.double()
+    frame = _Frame.scaling(exact)
     polished = polished and can_polish(problem)
     steps = min(iterations, max(LEAST_STEPS, d_in * d_out // 2)) if polished else iterations
     # Float64 shall confirm what float32 found: a little more than asked for.
     found = descend(frame.enter(problem), iterations=steps, decay=decay, gap=0.9 * float(gap))
     decisions = _decisions(problem, frame, found, torch.zeros_like(found.bound, dtype=torch.bool))
-    return _closed(problem, found, decisions, float(gap)) if polished else decisions
+    for b, known in enumerate(decisions if polished else ()):
+        if known.reason or known.margin_lower >= (1 - gap) * known.margin_upper:  # a contradiction cannot be closed
+            continue
+        alone = exact.alone(b)
+        frame = _Frame.scaling(alone)
+        entered, W, W_dual = frame.enter(alone), found.W[b].to(frame.M_in), found.W_dual[b].to(frame.M_in)
+        best = polish(entered, W, violations(entered, W_dual[None])[0].square(), gap=float(gap))
+        closed = _improved(known, best, alone, frame)
+        refuted = closed.status is not Status.FEASIBLE and closed.margin_upper < FAINT
+        decisions[b] = replace(closed, status=Status.INFEASIBLE) if refuted else closed
+    return decisions
 
 
 def settle(problem: StorageProblem, known: Decision, *, tolerance: Real = 0.01) -> Decision:
@@ -129,47 +140,19 @@ def settle(problem: StorageProblem, known: Decision, *, tolerance: Real = 0.01) 
     start = entered.right.mT @ entered.keys
     weights = violations(entered, start / start.norm()).square()[0]
     best = polish(entered, start[0], weights, gap=JUST_STORED, faint=float(tolerance))
-    W = frame.leave(best.W[None]).to(known.W.dtype)
-    lower, upper = float(lower_bound(exact, W.double())), float(upper_bound(exact, best.weights[None]))
-    if lower > known.margin_lower:
-        known = replace(known, W=W[0], margin_lower=lower)
-    known = replace(known, margin_upper=min(upper, known.margin_upper), iterations=known.iterations + best.steps)
-    if known.margin_lower > 0:
-        return replace(known, status=Status.FEASIBLE)
-    refuted = float(upper_bound(entered, best.weights[None])) < tolerance
+    known = _improved(known, best, exact, frame)
+    refuted = known.status is not Status.FEASIBLE and float(upper_bound(entered, best.weights[None])) < tolerance
     return replace(known, status=Status.INFEASIBLE) if refuted else known
 
 
-def _closed(problem: StorageProblem, found: DescentResult, decisions: list[Decision], gap: float) -> list[Decision]:
-    """The same, with polished matrices in place of those whose bracket is open; a contradiction cannot be closed."""
-    exact = problem.double()
-    return [
-        known
-        if known.reason or known.margin_lower >= (1 - gap) * known.margin_upper
-        else _polished(exact.alone(b), found.W[b], found.W_dual[b], known, gap)
-        for b, known in enumerate(decisions)
-    ]
-
-
-def _polished(
-    problem: StorageProblem,
-    W: Float[Tensor, "d_out d_in"],
-    W_dual: Float[Tensor, "d_out d_in"],
-    known: Decision,
-    gap: float,
-) -> Decision:
-    """What is known of one instance after a polish that starts from the W found, and from the r of W_dual."""
-    frame = _Frame.scaling(problem)
-    entered = frame.enter(problem)
-    best = polish(entered, W.to(frame.M_in), violations(entered, W_dual[None].to(frame.M_in))[0].square(), gap=gap)
-    found = frame.leave(best.W[None]).to(known.W.dtype)
-    lower, upper = float(lower_bound(problem, found.double())), float(upper_bound(problem, best.weights[None]))
-    decision = replace(known, margin_upper=min(upper, known.margin_upper), iterations=known.iterations + best.steps)
+def _improved(known: Decision, best: Polished, exact: StorageProblem, frame: "_Frame") -> Decision:
+    """What is known of one instance after a polish, whose bounds are checked on the vectors as given."""
+    W = frame.leave(best.W[None]).to(known.W.dtype)
+    lower, upper = float(lower_bound(exact, W.double())), float(upper_bound(exact, best.weights[None]))
     if lower > known.margin_lower:
-        decision = replace(decision, W=found[0].to(known.W), margin_lower=lower)
-    if decision.margin_lower > 0:
-        return replace(decision, status=Status.FEASIBLE)
-    return replace(decision, status=Status.INFEASIBLE) if decision.margin_upper < FAINT else decision
+        known = replace(known, W=W[0].to(known.W), margin_lower=lower)
+    known = replace(known, margin_upper=min(upper, known.margin_upper), iterations=known.iterations + best.steps)
+    return replace(known, status=Status.FEASIBLE) if known.margin_lower > 0 else known
 
 
 def _decisions(
@@ -177,9 +160,11 @@ def _decisions(
 ) -> list[Decision]:
     """What was found, checked in float64 on the vectors as given."""
     W = frame.leave(found.W).to(problem.keys.dtype)  # what is returned is what is checked
-    bounds = certificates(problem.double(), W.to(frame.M_in), frame.leave(found.W_dual))
+    exact = problem.double()
+    lowers = lower_bound(exact, W.to(frame.M_in)).tolist()
+    uppers = upper_bound(exact, violations(exact, frame.leave(found.W_dual)).square()).tolist()
     decisions = []
-    for b, (lower, upper) in enumerate(zip(*(bound.tolist() for bound in bounds), strict=True)):
+    for b, (lower, upper) in enumerate(zip(lowers, uppers, strict=True)):
         reason = "" if lower > 0 else contradiction(problem, b)
         refuted = bool(reason) or bool(impossible[b])
         status = Status.FEASIBLE if lower > 0 else Status.INFEASIBLE if refuted else Status.UNKNOWN
@@ -234,7 +219,7 @@ class _Frame:
         """√(d/r) (XᵀX/n)^(−1/2) of keys and of values; directions without data are left out, r have some.
 
         The factor makes the mean square of a coordinate 1 also where a few vectors span only r < d directions: that is
-        the unit of margins, so that the descent ends at the tolerance that `certificates` asks for.
+        the unit of margins, so that the descent ends at the tolerance that its certificates ask for.
         """
 
         def inverse_root(rows: Tensor) -> Tensor:

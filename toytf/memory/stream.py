@@ -5,6 +5,7 @@ answer changes once, and bisection is legitimate.
 """
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
 import torch
@@ -35,6 +36,7 @@ def grid(n: int) -> Int[Tensor, "n 2"]:
     return torch.stack([torch.where(below, k, along - k), torch.where(below, along, k)], dim=1)
 
 
+@dataclass(eq=False)
 class AssociationStream:
     """Pairs z → f(z) of random vectors: f(z) = z, or f(z) = z mod `n_answers`.
 
@@ -45,23 +47,17 @@ class AssociationStream:
     drawn for each, because z mod n_answers would nearly be a sum of a part of x and a part of y.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        d_in: int,
-        d_out: int,
-        *,
-        distribution: RowDistribution = "sphere",
-        n_answers: int | None = None,
-        inputs: Literal[1, 2] = 1,
-        own_rivals: bool = False,
-        purpose: str = "",
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.inputs = inputs
-        self.seed, self.d_in, self.d_out, self.distribution = seed, d_in, d_out, distribution
-        self.n_answers, self.own_rivals, self.purpose, self.device = n_answers, own_rivals, purpose, device
-        self._drawn: dict[str, Tensor] = {}
+    seed: int
+    d_in: int
+    d_out: int
+    _: KW_ONLY
+    distribution: RowDistribution = "sphere"
+    n_answers: int | None = None
+    inputs: Literal[1, 2] = 1
+    own_rivals: bool = False
+    purpose: str = ""
+    device: torch.device | str = "cpu"
+    _drawn: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def prefix(self, n: int) -> Association:
         """The first n pairs."""
@@ -73,7 +69,12 @@ class AssociationStream:
         x, y = grid(n).to(self.device).unbind(1)
         size = math.isqrt(max(n - 1, 0)) + 1
         first, second = (self._rows(name, size, self.d_in) for name in ("first inputs", "second inputs"))
-        return Association((first[x] + second[y]) / math.sqrt(2), values, self._answers(n))
+        targets = torch.arange(n)
+        if self.n_answers is not None:
+            randoms = [self._generator("answers", start) for start in range(0, n, BLOCK)]
+            blocks = [torch.randint(self.n_answers, (BLOCK,), generator=random) for random in randoms]
+            targets = torch.cat([torch.empty(0, dtype=torch.long), *blocks])[:n]
+        return Association((first[x] + second[y]) / math.sqrt(2), values, targets.to(self.device))
 
     def decoupled(self, n: int) -> DecoupledAssociation:
         """The first n pairs, every key with rivals of its own."""
@@ -86,16 +87,6 @@ class AssociationStream:
     def problem(self, n: int) -> StorageProblem:
         """The first n pairs as inequalities."""
         return StorageProblem.of(self.decoupled(n) if self.own_rivals else self.prefix(n))
-
-    def _answers(self, n: int) -> Int[Tensor, "n"]:
-        """What each of the first n keys should recall, if keys have two inputs."""
-        if self.n_answers is None:
-            return torch.arange(n, device=self.device)
-        blocks = [
-            torch.randint(self.n_answers, (BLOCK,), generator=self._generator("answers", start))
-            for start in range(0, n, BLOCK)
-        ]
-        return torch.cat([torch.empty(0, dtype=torch.long), *blocks])[:n].to(self.device)
 
     def _generator(self, name: str, start: int) -> torch.Generator:
         return generator(self.seed, "association", self.purpose, name, start)

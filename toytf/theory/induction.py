@@ -9,9 +9,11 @@ the memories that the first two have left. A signal is an entry of the negative 
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from toytf.theory._domain import Real, at_least
+
+Places = Float[np.ndarray, "s position"]
 
 SHORTEST = 5
 """For shorter sequences S_T < 0: the second step would unlearn the trigger."""
@@ -70,11 +72,8 @@ def trigger_strength(seq_len: int, *, remapped: Real = 0.0) -> float:
     g_t is what position t adds to the logit of the answer, n_t its share of the trigger. remapped: the gain of the
     memory u_k ẽ_kᵀ, `remapped_gain` in a model with a residual stream.
     """
-    answer, trigger = _answer_and_trigger(seq_len)
-    T = _length(seq_len)
-    t = np.arange(1, T + 1)
+    answer, _, n, t = _context(seq_len)
     g = answer + remapped * np.cumsum(answer, axis=1) / t
-    n = np.cumsum(trigger, axis=1) / t
     return float(np.mean(np.sum((g - g.mean(1, keepdims=True)) * n, axis=1)))
 
 
@@ -99,14 +98,11 @@ def position_signal(seq_len: int, beta_1: Real, beta_2: Real, *, linear: bool = 
     β_1 ≪ T.
     """
     at_least(0, beta_1=beta_1, beta_2=beta_2)
-    answer, trigger = _answer_and_trigger(seq_len)
-    T = _length(seq_len)
-    t = np.arange(1, T + 1)
-    n = np.cumsum(trigger, axis=1) / t
-    a = np.full_like(n, 1 / T) if linear else np.exp(beta_2 * (n - n.max(1, keepdims=True)))
+    answer, trigger, n, t = _context(seq_len)
+    a = np.full_like(n, 1 / seq_len) if linear else np.exp(beta_2 * (n - n.max(1, keepdims=True)))
     a /= a.sum(1, keepdims=True)
     pull = a * (answer - (a * answer).sum(1, keepdims=True))
-    signal = np.einsum("st,str->tr", pull, trigger[:, None, :] - n[:, :, None]) / (T - 2)
+    signal = np.einsum("st,str->tr", pull, trigger[:, None, :] - n[:, :, None]) / (seq_len - 2)
     return np.tril(beta_1 * beta_2 * signal / t[:, None])
 
 
@@ -150,12 +146,12 @@ def _stored(n_tokens: int, weight: Float[np.ndarray, "position"]) -> TokenSignal
     return TokenSignal(n_tokens, float(of_answer - total / n_tokens + by_chance) / (n_tokens * T))
 
 
-def _answer_and_trigger(seq_len: int) -> tuple[Float[np.ndarray, "s position"], Float[np.ndarray, "s position"]]:
-    """1{z_t = o} and 1{z_t = q} for every s = 1 … T−2."""
+def _context(seq_len: int) -> tuple[Places, Places, Places, Int[np.ndarray, "position"]]:
+    """1{z_t = o}, 1{z_t = q} and n_t for every s = 1 … T−2, and t."""
     T = _length(seq_len)
-    trigger = np.eye(T - 2, T)
+    trigger, t = np.eye(T - 2, T), np.arange(1, T + 1)
     trigger[:, -1] = 1
-    return np.eye(T - 2, T, k=1), trigger
+    return np.eye(T - 2, T, k=1), trigger, np.cumsum(trigger, axis=1) / t, t
 
 
 def _harmonic(seq_len: int) -> Float[np.ndarray, "n"]:

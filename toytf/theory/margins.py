@@ -24,7 +24,7 @@ def margin_step(margin: Margins, rate: Margins, n_outputs: int) -> Margins:
 
     rate: η p(x), by token.
     """
-    _several(n_outputs)
+    at_least(2, n_outputs=n_outputs)  # one value has no rival, and no margin
     shrunk = np.exp(-np.abs(margin))  # e^±m without overflow
     small, large = n_outputs / (shrunk + n_outputs - 1), n_outputs * shrunk / (1 + (n_outputs - 1) * shrunk)
     return np.asarray(margin + rate * np.where(margin > 0, large, small))
@@ -33,8 +33,10 @@ def margin_step(margin: Margins, rate: Margins, n_outputs: int) -> Margins:
 def loss_law(n_inputs: int, n_outputs: int, lr: Real, steps: Real) -> float:
     """The loss after many steps with orthonormal vectors: N (M − 1) / (M η t), whatever the frequencies."""
     at_least(1, n_inputs=n_inputs)
-    _several(n_outputs)
-    _positive(lr=lr, steps=steps)
+    at_least(2, n_outputs=n_outputs)
+    for name, value in {"lr": lr, "steps": steps}.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}, expected a number above 0")
     return n_inputs * (n_outputs - 1) / (n_outputs * lr * steps)
 
 
@@ -59,17 +61,7 @@ def pair_sharpness(correlation: Real, p1: Real) -> float:
     return (1 + math.sqrt(max(0.0, 1 - 4 * p1 * (1 - p1) * (1 - correlation**2)))) / 4
 
 
-def _several(n_outputs: int) -> None:
-    at_least(2, n_outputs=n_outputs)  # one value has no rival, and no margin
-
-
 def _pair(correlation: Real, p1: Real) -> None:
     within(-1, 1, correlation=correlation)
     if not 0 < p1 < 1:
         raise ValueError(f"p1 is {p1}, expected a frequency between 0 and 1")
-
-
-def _positive(**arguments: Real) -> None:
-    for name, value in arguments.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}, expected a number above 0")

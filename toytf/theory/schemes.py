@@ -58,7 +58,6 @@ def scheme_error(
     n_outputs: int,
     *,
     sphere: bool = False,
-    draws: int = DRAWS,
 ) -> float:
     """The expected error of a scheme with random vectors, without simulating them: Σ_z p(z) P[z is not recalled].
 
@@ -73,12 +72,12 @@ def scheme_error(
         return 0.0
     if not q.any():
         return float(p.sum())
-    random = np.random.default_rng([d, n_outputs, draws])
-    H = _grams(random, draws, n_outputs, d)
-    xi, length = random.standard_normal((draws, n_outputs)), random.chisquare(d, draws) / d
+    random = np.random.default_rng([d, n_outputs, DRAWS])
+    H = _grams(random, n_outputs, d)
+    xi, length = random.standard_normal((DRAWS, n_outputs)), random.chisquare(d, DRAWS) / d
     if sphere:
         norms = np.sqrt(np.einsum("dii->di", H))
-        H, length = H / (norms[:, :, None] * norms[:, None]), np.ones(draws)
+        H, length = H / (norms[:, :, None] * norms[:, None]), np.ones(DRAWS)
     variances = np.bincount(targets, q**2, n_outputs) / d
     error = 0.0
     for y in np.unique(targets).tolist():
@@ -118,13 +117,13 @@ def _points(q: Float[np.ndarray, "n"]) -> Float[np.ndarray, "k"]:
     return np.concatenate([different[different == 0], spaced])
 
 
-def _grams(random: np.random.Generator, draws: int, n_outputs: int, d: int) -> Float[np.ndarray, "draw M M"]:
+def _grams(random: np.random.Generator, n_outputs: int, d: int) -> Float[np.ndarray, "draw M M"]:
     """U Uᵀ for n_outputs rows N(0, I/d), by its Cholesky factor (Bartlett) if that is smaller than U."""
     if d < n_outputs:
-        factor = random.standard_normal((draws, n_outputs, d))
+        factor = random.standard_normal((DRAWS, n_outputs, d))
     else:
-        factor = np.tril(random.standard_normal((draws, n_outputs, n_outputs)), -1)
-        diagonal = np.sqrt(random.chisquare(d - np.arange(n_outputs), (draws, n_outputs)))
+        factor = np.tril(random.standard_normal((DRAWS, n_outputs, n_outputs)), -1)
+        diagonal = np.sqrt(random.chisquare(d - np.arange(n_outputs), (DRAWS, n_outputs)))
         factor += diagonal[:, :, None] * np.eye(n_outputs)
     H: Float[np.ndarray, "draw M M"] = factor @ factor.transpose(0, 2, 1) / d
     return H

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from toytf.theory._domain import Real, at_least, rank_fits
+from toytf.theory._domain import at_least, rank_fits
 
 Values = Float[np.ndarray, "n"]
 
@@ -24,7 +24,8 @@ def top_energy(rank: int, d_in: int, d_out: int) -> float:
     ω²(rank / d) when d_in = d_out = d. The factor by which a rank constraint lowers `capacity` (derived).
     """
     rank_fits(rank, d_in, d_out)
-    return _energy_above(_angle(rank / min(d_in, d_out), _aspect(d_in, d_out)))
+    phi = float(_angles(np.array([rank / min(d_in, d_out)]), _aspect(d_in, d_out))[0])
+    return (phi - math.sin(2 * phi) / 2) / math.pi  # ∫_0^φ (2/π) sin²φ' dφ'
 
 
 def gaussian_singular_values(rank: int, d_in: int, d_out: int) -> Float[np.ndarray, "rank"]:
@@ -44,28 +45,15 @@ def _aspect(d_in: int, d_out: int) -> float:
     return min(d_in, d_out) / max(d_in, d_out)
 
 
-def _energy_above(phi: float) -> float:
-    """∫_0^φ (2/π) sin²φ' dφ'."""
-    return (phi - math.sin(2 * phi) / 2) / math.pi
-
-
-def _mass_above(phi: Values, aspect: float) -> Values:
-    """∫_0^φ (2/π) sin²φ' / s²(φ') dφ': the fraction of the singular values with a smaller angle."""
-    r = math.sqrt(aspect)
-    lifted = 2 * (1 - aspect) * np.arctan((1 - r) / (1 + r) * np.tan(phi / 2))
-    return np.asarray(((1 + aspect) * phi - 2 * r * np.sin(phi) - lifted) / (2 * math.pi * aspect))
-
-
-def _angle(fraction: Real, aspect: float) -> float:
-    return float(_angles(np.array([fraction], dtype=np.float64), aspect)[0])
-
-
 def _angles(fractions: Values, aspect: float) -> Values:
     """The angles with these fractions of the singular values above them, by bisection."""
+    r = math.sqrt(aspect)
     low, high = np.zeros_like(fractions), np.full_like(fractions, math.pi)
     for _ in range(60):
         middle = (low + high) / 2
-        above = _mass_above(middle, aspect) > fractions
+        # ∫_0^φ (2/π) sin²φ' / s²(φ') dφ': the fraction of the singular values with a smaller angle
+        lifted = 2 * (1 - aspect) * np.arctan((1 - r) / (1 + r) * np.tan(middle / 2))
+        above = ((1 + aspect) * middle - 2 * r * np.sin(middle) - lifted) / (2 * math.pi * aspect) > fractions
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return np.asarray((low + high) / 2)
 
