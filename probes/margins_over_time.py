@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probes.config import MarginsOverTimeProbeConfig
 from probes.margins_figures import Panel, margin_curves
-from probes.matrices import Learned, learned_matrices
+from probes.matrices import Learned, learned_memories
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory import Association, exact
@@ -189,4 +189,6 @@ class Path:
 
 def _held(model: ToyTransformer, task: Task) -> Iterator[tuple[Learned, Tensor]]:
     """The matrices that should hold pairs, rather than a distribution."""
-    return ((held, W) for held, W in learned_matrices(model, task) if held.conditional is None)
+    for held in learned_memories(model, task):
+        if isinstance(held.memory, Tensor) and held.conditional is None:
+            yield held, held.memory

@@ -52,18 +52,6 @@ def learned_memories(model: ToyTransformer, task: Task) -> list[Learned]:
     return found
 
 
-def learned_matrices(model: ToyTransformer, task: Task) -> list[tuple[Learned, Tensor]]:
-    """Those of the learned memories that are a matrix, and the matrix."""
-    return [(held, held.memory) for held in learned_memories(model, task) if isinstance(held.memory, Tensor)]
-
-
-def have_diverged(learned: Iterable[Learned]) -> bool:
-    """Are there vectors that are not numbers? Then no ideal matrix is known to compare with."""
-    return not all(
-        bool(x.isfinite().all()) for held in learned for x in (held.association.keys, held.association.values)
-    )
-
-
 def cosine(X: Float[Tensor, "n m"], ideal: Float[Tensor, "n m"]) -> float | None:
     """⟨X, X*⟩ / (|X| |X*|) over the entries of X above −∞; None if one of the two is 0 or ∞."""
     competes = ~X.isneginf()

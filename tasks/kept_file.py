@@ -88,10 +88,8 @@ class KeptFile:
 class CsvTable:
     """The rows of a CSV file below its first line."""
 
-    columns: tuple[str, ...]
-    """Those that are asked for, then those of the optional ones that are there."""
     rows: list[tuple[str, ...]]
-    """In the order of the columns."""
+    """Cells of the columns that are asked for, then of the optional ones that are there."""
     lines: list[int]
     """Where in the file each row ends."""
 
@@ -124,9 +122,8 @@ def read_table(path: Path, columns: Sequence[str], what: str, *, optional: Seque
     for number, row in rows:
         if len(row) != len(header) or not all(row):
             raise UserError(f"{path}, line {number}: expected {len(header)} names, got {shortened(str(row))}")
-    present = (*columns, *(name for name in optional if name in header))
-    order = [header.index(name) for name in present]
-    return CsvTable(present, [tuple(row[i] for i in order) for _, row in rows], [line for line, _ in rows])
+    order = [header.index(name) for name in (*columns, *optional) if name in header]
+    return CsvTable([tuple(row[i] for i in order) for _, row in rows], [line for line, _ in rows])
 
 
 def one_answer_each(rows: tuple[Row, ...], asked: int, *, lines: Sequence[int] = ()) -> tuple[Row, ...]:

@@ -13,19 +13,12 @@ from tasks.factual.ideal import first_obstacle
 from tasks.factual.streams import final_streams
 from tasks.factual.tables import in_chunks
 from tasks.factual.task import FactualTask
+from toytf import theory
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import ProbeResult
 from toytf.task import Task
-from toytf.theory import (
-    FACTS_PER_PARAMETER,
-    additive_dimension,
-    attention_and_mlp_suffice,
-    attention_suffices,
-    bits_of_facts,
-    recall_parameters,
-)
 
 RATIO = Group(
     "ratio", "Facts relative to model size", "How much each parameter, head or dimension has to hold. Facts per "
@@ -101,7 +94,7 @@ class FactRatios(FactProbe):
         S, R, D, facts = table.n_subjects, table.n_relations, int(table.sets.sum(1).max()), len(task.pairs)
         d, heads, d_head = config.d_model, config.attention.n_heads, config.d_head
         m = 0 if part is None else part.W_in.shape[1]
-        parameters = recall_parameters(heads, d_head, d, m)
+        parameters = theory.recall_parameters(heads, d_head, d, m)
         size = {"d_model": d, "n_heads": heads, "d_head": d_head}
         most_frequent = int(task.targets.bincount().max())
         disjoint = bool((table.sets.sum(0) <= 1).all())
@@ -109,15 +102,15 @@ class FactRatios(FactProbe):
         losses = losses_of(x, model.unembed.W_U, task.targets).mean(1)
         bits, all_bits = (bits_known(task, loss) / parameters for loss in (losses, torch.zeros_like(losses)))
         found = [
-            RATIO.measurement(facts / parameters, "facts_per_parameter", theory=FACTS_PER_PARAMETER),
+            RATIO.measurement(facts / parameters, "facts_per_parameter", theory=theory.FACTS_PER_PARAMETER),
             RATIO.measurement(bits, "bits_per_parameter", ideal=all_bits, chance=0.0),
             RATIO.measurement(facts / (heads * d_head * d), "attention"),
             RATIO.measurement(heads * d_head / (S + R), "heads"),
-            RATIO.measurement(d / (R + D), "dimension", theory=additive_dimension(S, R, D) / (R + D)),
-            THEOREM.measurement(attention_suffices(S, R, D, **size, disjoint=disjoint), "attention_only"),
+            RATIO.measurement(d / (R + D), "dimension", theory=theory.additive_dimension(S, R, D) / (R + D)),
+            THEOREM.measurement(theory.attention_suffices(S, R, D, **size, disjoint=disjoint), "attention_only"),
         ]
         if part is not None:
-            suffice = attention_and_mlp_suffice(S, R, **size, width=m, most_frequent=most_frequent)
+            suffice = theory.attention_and_mlp_suffice(S, R, **size, width=m, most_frequent=most_frequent)
             found += [RATIO.measurement(facts / (m * d), "feed_forward"), THEOREM.measurement(suffice, "attention_mlp")]
         return ProbeResult(found)
 
@@ -140,4 +133,4 @@ def bits_known(task: FactualTask, losses: Float[Tensor, "fact"]) -> float:
     n = torch.bincount(r, minlength=len(task.relations))
     of_relation = losses.new_zeros(len(n)).index_add(0, r, losses) / n
     each = zip(n.tolist(), task.sets.sum(1).tolist(), of_relation.clamp_min(0).tolist(), strict=True)
-    return sum(bits_of_facts(facts, answers, loss) for facts, answers, loss in each)
+    return sum(theory.bits_of_facts(facts, answers, loss) for facts, answers, loss in each)

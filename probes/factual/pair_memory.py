@@ -8,14 +8,14 @@ squares for the hidden units that were learned (derived; capacity in Nichani, Le
 
 import torch
 from einops import einsum
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from probes.factual.config import PairMemoryProbeConfig
 from probes.factual.tables import TableProbe, accuracy, feed_forward, fraction, missed
 from tasks.factual.ideal_values import read_out
 from tasks.factual.streams import answered
-from tasks.factual.tables import FactTables, fact_tables, in_chunks, width_of
+from tasks.factual.tables import fact_tables, in_chunks, width_of
 from tasks.factual.task import FactualTask
 from toytf.errors import UserError
 from toytf.measurement import Group, Headline, Measurement
@@ -93,9 +93,13 @@ class PairMemory(TableProbe):
             failures[known.flat] = missed(x.mean(1), task, self.config.failures, U)
         other, becomes, counts = swaps(task, self.config.repeats)
         same = task.pairs[:, 1:].expand_as(other), task.targets[:, None].expand_as(other), torch.ones_like(counts)
+        relations = task.relations.start + task.pairs[:, 1]
+        own = einsum(
+            tables.relation_mass, tables.values[:, relations], "fact draw head, head fact d -> fact draw d"
+        )  # Σ_h p_h(r) OV_h(r), which G_r' takes the place of
         for relation, (r, target, where) in {None: (other, becomes, counts), "same": same}.items():
             if task.end is not None and where.any():
-                x = (attended + exchanged(tables, task, r))[where]
+                x = (attended + (tables.contributions[task.relations.start + r] - own))[where]
                 stored = in_chunks(part, width, x)
                 right = fraction(answered(part.add(x, stored), U, target[where]))
                 found.append(PAIR_MEMORY.measurement(right, "swap", ideal=1.0, chance=guess, relation=relation))
@@ -112,11 +116,3 @@ def swaps(
     answers = torch.tensor(task.table.answers, device=task.device)[s[:, None], other]
     known = torch.tensor(task.table.known, device=task.device)[s[:, None], other]
     return other, answers, known & (answers != task.targets[:, None])
-
-
-def exchanged(tables: FactTables, task: FactualTask, other: Int[Tensor, "fact draw"]) -> Float[Tensor, "fact draw d"]:
-    """What changes in the stream after attention if r' is in the place of r: G_r' − Σ_h p_h(r) OV_h(r)."""
-    first, r = task.relations.start, task.pairs[:, 1]
-    values = tables.values[:, first + r]
-    own = einsum(tables.relation_mass, values, "fact draw head, head fact d -> fact draw d")
-    return tables.contributions[first + other] - own

@@ -8,8 +8,6 @@ answers than dimensions that is everything. A copy is not projected, as it is me
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from probes.factual.config import ValueAlignmentProbeConfig
 from probes.factual.tables import TableProbe
@@ -55,8 +53,12 @@ class ValueAlignment(TableProbe):
     def measure(self, model: ToyTransformer, task: FactualTask) -> ProbeResult:
         """Compare the values, with the masses over every fact among fresh noise."""
         tables = fact_tables(model, task, self.config.repeats)
-        ideal, seen = ideal_values(model, task), visible(model)
-        G, n = tables.contributions, task.relations.stop
+        G, n, U = tables.contributions, task.relations.stop, model.unembed.W_U
+        if model.feed_forward(0) is not None:
+            ideal, seen = model.embed.W_E[:n], torch.eye(len(U)).to(U)
+        else:  # logits can only see the span of the output vectors
+            ideal = answers_of_tokens(task.table, exact(U.T), "hebbian", steps=0).to(U)
+            seen = (exact(U) @ torch.linalg.pinv(exact(U))).to(U)
         cosines: dict[tuple[str, int | None], float | None] = {
             ("subjects", None): cosine(G[task.subjects.start : task.subjects.stop] @ seen, ideal[: task.subjects.stop]),
             ("relations", None): cosine(G[task.relations.start : n] @ seen, ideal[task.relations.start :]),
@@ -74,20 +76,3 @@ class ValueAlignment(TableProbe):
                 if value is not None
             ]
         )
-
-
-def ideal_values(model: ToyTransformer, task: FactualTask) -> Float[Tensor, "token d"]:
-    """g of every subject and relation."""
-    if model.feed_forward(0) is not None:
-        return model.embed.W_E[: task.relations.stop]
-    U = model.unembed.W_U
-    return answers_of_tokens(task.table, exact(U.T), "hebbian", steps=0).to(U)
-
-
-def visible(model: ToyTransformer) -> Float[Tensor, "d d"]:
-    """The projection on what the logits can see: the span of the output vectors, or all for a feed-forward part."""
-    U = model.unembed.W_U
-    if model.feed_forward(0) is not None:
-        return torch.eye(len(U)).to(U)
-    projection: Tensor = exact(U) @ torch.linalg.pinv(exact(U))
-    return projection.to(U)

@@ -14,9 +14,10 @@ from pydantic import (
     model_validator,
 )
 
-from tasks.kept_file import KeptFile, one_answer_each
+from tasks.kept_file import KeptFile, one_answer_each, read_table
 from toytf.config.plugins import TaskConfig, TaskSizes
 from toytf.config.sections import Config, Unique
+from toytf.errors import UserError
 
 SIZES = {"n_subjects": 16, "n_relations": 16, "n_answers": 8}
 """The sizes of a drawn table, unless others are given."""
@@ -25,15 +26,20 @@ Fact = tuple[str, str, str]
 """Subject, relation, attribute."""
 
 
-def _read_csv(path: Path) -> Sequence[Fact]:
-    from tasks.factual.table import read_facts
-
-    return read_facts(path)
-
-
 COLUMNS = ("subject", "relation", "attribute")
 
-FACTS = KeptFile("facts.json", "facts", COLUMNS, _read_csv)
+
+def read_facts(path: Path) -> tuple[Fact, ...]:
+    """The facts of a CSV file with the columns subject, relation and attribute, in the order of its lines."""
+    table = read_table(path, COLUMNS, FACTS.what)
+    try:
+        facts = one_attribute_each(tuple((s, r, a) for s, r, a in table.rows), lines=table.lines)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    return tuple(dict.fromkeys(facts))
+
+
+FACTS = KeptFile("facts.json", "facts", COLUMNS, read_facts)
 """The facts of a user's file."""
 
 

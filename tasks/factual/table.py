@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from tasks.factual.config import COLUMNS, FACTS, Fact, one_attribute_each
-from tasks.kept_file import read_table
+from tasks.factual.config import Fact
 from toytf.errors import UserError, nearest, shortened
 
 UNKNOWN = -1
@@ -141,16 +139,6 @@ def structured_table(n_subjects: int, n_relations: int, n_answers: int, *, share
     """a*(s, r) = the ⌊s D / S⌋-th answer of A_r, D = n_answers: subjects in D groups, of equal size if D divides S."""
     within = np.arange(n_subjects) * n_answers // n_subjects
     return _numbered(np.tile(within[:, None], n_relations), n_answers, shared=shared)
-
-
-def read_facts(path: Path) -> tuple[Fact, ...]:
-    """The facts of a CSV file with the columns subject, relation and attribute, in the order of its lines."""
-    table = read_table(path, COLUMNS, FACTS.what)
-    try:
-        facts = one_attribute_each(tuple((s, r, a) for s, r, a in table.rows), lines=table.lines)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
-    return tuple(dict.fromkeys(facts))
 
 
 def table_of(facts: Sequence[Fact]) -> FactTable:

@@ -22,10 +22,10 @@ def file(folder: Path, content: str) -> Path:
 
 def test_columns_come_in_any_order_and_optional_ones_last(tmp_path: Path) -> None:
     table = read_table(file(tmp_path, "weight,answer,input\n3,b,a\n\n4,d,c\n"), COLUMNS, "pairs", optional=["weight"])
-    assert (table.columns, table.rows) == (("input", "answer", "weight"), [("a", "b", "3"), ("c", "d", "4")])
+    assert table.rows == [("a", "b", "3"), ("c", "d", "4")]
     assert table.lines == [2, 4]
     table = read_table(file(tmp_path, "answer,input\nb,a\n"), COLUMNS, "pairs", optional=["weight"])
-    assert (table.columns, table.rows) == (COLUMNS, [("a", "b")])
+    assert table.rows == [("a", "b")]
 
 
 @pytest.mark.parametrize(

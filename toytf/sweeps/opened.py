@@ -24,7 +24,7 @@ from toytf.runs.summary import described
 from toytf.sweeps.config import SweepConfig
 from toytf.sweeps.plan import PLAN, SWEEP_FILE, Asked, Member, Plan, config_of, is_id_of, read_sweep
 from toytf.sweeps.points import Point, label_of
-from toytf.sweeps.table import CSV, Row, as_table, column_of, rows_of, with_factors
+from toytf.sweeps.table import CSV, MEASURED, Row, column_of, rows_of, with_factors
 from toytf.words import counted
 
 if TYPE_CHECKING:
@@ -147,7 +147,11 @@ class Sweep:
 
     def measured(self) -> "pd.DataFrame":
         """The same without factors, from the runs themselves."""
-        return as_table([row for member in self.members if self.run(member).finished for row in self._rows(member)])
+        import pandas as pd
+
+        rows = [row for member in self.members if self.run(member).finished for row in self._rows(member)]
+        kinds: dict[str, Any] = {"seed": "int64", "variant": bool, **dict.fromkeys(("value", *KINDS), float)}
+        return pd.DataFrame(rows, columns=list(MEASURED)).astype(kinds)
 
     def _rows(self, member: Member) -> list[Row]:
         """The rows of a finished run, which is read again only if its checksums have changed.

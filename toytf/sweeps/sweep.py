@@ -144,12 +144,25 @@ class _Work:
             raise Interrupted("stopped")
 
     def _jobs(self, groups: Mapping[str, Sequence[PlannedRun]]) -> Iterator[Job]:
-        """A job for each group, one at a time, until somebody asks to stop."""
+        """A job for each group, one at a time, until somebody asks to stop.
+
+        Configs have the size of their group, and the sweep as their wandb group. One that can be stacked but is alone
+        now is trained as a stack, too: the sweep may grow, and bits depend on that.
+        """
         for name, group in groups.items():
             if stop_asked():
                 return
+            configs = []
+            for run in group:
+                config, size = run.config, self._sizes[run.group]
+                stackable = config.worth_stacking > 1 and getattr(config, "stack", 1) == "auto"
+                changes: dict[str, Any] = {"stack": max(size, 2)} if size > 1 or stackable else {}
+                logging = getattr(config, "logging", None)
+                if logging is not None and logging.group is None:
+                    changes["logging"] = logging.model_copy(update={"group": self._sweep.name})
+                configs.append(config.model_copy(update=changes))
             arguments = {
-                "configs": [_ready(run.config, self._sizes[run.group], self._sweep.name) for run in group],
+                "configs": configs,
                 "directories": [str(self._sweep.run(run).directory) for run in group],
                 "page": self._sweep.section.pages,
                 "origin": Origin(self._sweep.asked.title or None, self._sweep.resume_command),
@@ -188,19 +201,6 @@ class _Work:
         write_page(self._sweep, self.write_table())
         for metric, hint in self._sweep.unknown.items():
             say(f'toytf: no run has the metric "{metric}", which the sweep should show: {hint}')
-
-
-def _ready(config: ExperimentConfig, size: int, name: str) -> ExperimentConfig:
-    """A config as it is run: with the size of its group, and the sweep as its wandb group.
-
-    One that can be stacked but is alone now is trained as a stack, too: the sweep may grow, and bits depend on that.
-    """
-    stackable = config.worth_stacking > 1 and getattr(config, "stack", 1) == "auto"
-    changes: dict[str, Any] = {"stack": max(size, 2)} if size > 1 or stackable else {}
-    logging = getattr(config, "logging", None)
-    if logging is not None and logging.group is None:
-        changes["logging"] = logging.model_copy(update={"group": name})
-    return config.model_copy(update=changes)
 
 
 def run_group(

@@ -25,15 +25,6 @@ Row = tuple[Any, ...]
 """One value of each of these columns."""
 
 
-def as_table(rows: Iterable[Row]) -> "pd.DataFrame":
-    """Rows of runs as a table without factors."""
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=list(MEASURED)).astype(
-        {"seed": "int64", "variant": bool, **dict.fromkeys(("value", *KINDS), float)}
-    )
-
-
 def rows_of(run: Run, member: Member) -> Iterator[Row]:
     """The rows of one finished run.
 

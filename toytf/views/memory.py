@@ -164,7 +164,13 @@ def memory_views(model: ToyTransformer, task: Task) -> dict[str, MemoryView]:
         if memory.conditional is not None:
             stored, slot = memory.association, memory.slot
             p = stored.scores(lambda keys, slot=slot: model.read(slot, keys)).softmax(1)  # type: ignore[misc]
-            found[name] = _of_distribution(name, memory.job, stored, p, memory.conditional)
+            table, values = _Table(stored), tuple(stored.value_name(y) for y in range(len(stored.values)))
+            learned, ideal = (table.picture(one)[0] for one in (p, memory.conditional))
+            none, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)  # there are no pairs
+            found[name] = MemoryView(
+                name, memory.job, *table.names, learned, ideal, table.right, (), none, none, nothing, values, nothing,
+                table.blocks,
+            )  # fmt: skip
     return found
 
 
@@ -189,18 +195,6 @@ def _of_holder(name: str, holder: Holder) -> MemoryView:
         tuple(stored.value_name(y) for y in range(len(stored.values))),
         singular_values(memory) if isinstance(memory, Tensor) and min(memory.shape) > 1 else np.zeros(0),
         table.blocks,
-    )
-
-
-def _of_distribution(
-    name: str, job: str, stored: Association, learned: Float[Tensor, "n m"], wanted: Float[Tensor, "n m"]
-) -> MemoryView:
-    """p(y|z) as it is, learned and wanted; there are no pairs."""
-    table, values = _Table(stored), tuple(stored.value_name(y) for y in range(len(stored.values)))
-    found, asked = (table.picture(p)[0] for p in (learned, wanted))
-    none, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)
-    return MemoryView(
-        name, job, *table.names, found, asked, table.right, (), none, none, nothing, values, nothing, table.blocks
     )
 
 

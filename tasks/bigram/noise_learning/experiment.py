@@ -142,7 +142,14 @@ class NoiseLearning(Study[Setting]):
             for part in PARTS:
                 recall = float(steps[part].mean())
                 yield NOISE_RECALL.measurement(recall, part, contexts=m, theory=predicted[part], chance=1 / (N + 1))
-        yield from _entries(self.config, case, steps)
+        step = theory.noise_step(N, T, alpha)
+        entries = {"FF_noise": step.feed_forward_noise, "V_noise": step.attention_noise, "V_copy": step.attention_copy}
+        for entry, value in entries.items():
+            yield ENTRY.measurement(float(steps[entry].mean()), entry, theory=value)
+        mean = float(steps["V_noise"].mean())
+        if mean > 0:  # the noise has shown up
+            spread = math.sqrt(float(steps["variance"].mean())) / mean
+            yield CV.measurement(spread, theory=theory.relative_spread(N, T, alpha, max(self.config.samples)))
 
     def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
         """The samples needed, and the powers of N that they and cv² grow with.
@@ -307,16 +314,3 @@ def _take_steps(config: NoiseLearningConfig, setting: Setting, m: int, seed: int
             }
         )
     return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
-
-
-def _entries(config: NoiseLearningConfig, setting: Setting, steps: dict[str, Tensor]) -> Iterator[Measurement]:
-    """Entries of the steps, and the relative spread of the τ row; no spread where the noise has not shown up."""
-    N, T, alpha = setting.n_tokens, config.seq_len, setting.alpha
-    step = theory.noise_step(N, T, alpha)
-    predicted = {"FF_noise": step.feed_forward_noise, "V_noise": step.attention_noise, "V_copy": step.attention_copy}
-    for entry, value in predicted.items():
-        yield ENTRY.measurement(float(steps[entry].mean()), entry, theory=value)
-    mean = float(steps["V_noise"].mean())
-    if mean > 0:
-        spread = math.sqrt(float(steps["variance"].mean())) / mean
-        yield CV.measurement(spread, theory=theory.relative_spread(N, T, alpha, max(config.samples)))

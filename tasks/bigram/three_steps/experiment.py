@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -169,11 +168,19 @@ class ThreeSteps(Study[ThreeStepsCase]):
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """The gradients of the first seed as heat maps, the 1/t decay of step 3 over seeds, and what samples bring."""
-        signals, table = run.kept_figure("signals"), run.table
-        if signals is not None:
-            yield "signals", signals
-        yield "positions", self._positions(table[table["samples"] == max(self.config.samples)])
-        if len(self.config.samples) > 1:
+        config, kept, table = self.config, run.kept_figure("signals"), run.table
+        if kept is not None:
+            yield "signals", kept
+        # p_tᵀ G p_{t−1} against t: over seeds, by theory at small gains, and at the gains that the first seed had
+        signals = table[(table["samples"] == max(config.samples)) & (table["group"] == SIGNAL.name)]
+        measured = series(over_seeds(signals[signals["variant"]]), "t", lambda _: "query t, key t−1")
+        first = signals[(signals["seed"] == config.seeds[0]) & ~signals["variant"]].set_index("name")["value"]
+        beta_1, beta_2 = (rate(config, name) * float(first[name]) for name in STEPS[:2])
+        exact = np.diagonal(theory.position_signal(config.seq_len, max(beta_1, 0), max(beta_2, 0), linear=False), -1)
+        guides = {f"at the gains {beta_1:.2f} and {beta_2:.2f} of steps 1 and 2": lambda t: float(exact[int(t) - 2])}
+        title = "Step 3: the signal falls like 1/t"
+        yield "positions", scaling_curves(measured, title, x="position t", y="signal", guides=guides)
+        if len(config.samples) > 1:
             means = over_seeds(table).sort_values("samples", kind="stable")
             for group, title in {
                 RECALL: "Recall after each step",
@@ -182,18 +189,6 @@ class ThreeSteps(Study[ThreeStepsCase]):
                 curves = series(means[means["group"] == group.name], "samples", lambda row: str(row.name))
                 x = "sequences per step"
                 yield group.name, scaling_curves(curves, title, x=x, y=group.name, guides={}, log_y=False)
-
-    def _positions(self, table: pd.DataFrame) -> Any:
-        """p_tᵀ G p_{t−1} against t: over seeds, by theory at small gains, and at the gains that the first seed had."""
-        config = self.config
-        signals = table[table["group"] == SIGNAL.name]
-        measured = series(over_seeds(signals[signals["variant"]]), "t", lambda _: "query t, key t−1")
-        first = signals[(signals["seed"] == config.seeds[0]) & ~signals["variant"]].set_index("name")["value"]
-        beta_1, beta_2 = (rate(config, name) * float(first[name]) for name in STEPS[:2])
-        exact = np.diagonal(theory.position_signal(config.seq_len, max(beta_1, 0), max(beta_2, 0), linear=False), -1)
-        guides = {f"at the gains {beta_1:.2f} and {beta_2:.2f} of steps 1 and 2": lambda t: float(exact[int(t) - 2])}
-        title = "Step 3: the signal falls like 1/t"
-        return scaling_curves(measured, title, x="position t", y="signal", guides=guides)
 
 
 def draw(config: ThreeStepsConfig, seed: int) -> model.Vectors:

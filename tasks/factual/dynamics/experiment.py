@@ -59,7 +59,9 @@ def trajectory(
         return all_facts if flow else model.with_noise(pairs, answers, *noise, random)
 
     evaluated = held_out(0)
-    weights = model.constant_weights(evaluated, table.n_answers, attention=config.initial_attention(alpha), value=alpha)
+    n_tokens, full = evaluated.counts.shape[1], evaluated.counts.new_full
+    w, W = full((n_tokens,), config.initial_attention(alpha)), full((n_tokens, table.n_answers), alpha)
+    weights = model.LinearAttentionWeights(w, W)
     yield 0, weights, evaluated
     for start in range(0, config.steps, config.evaluate_every):
         end = min(start + config.evaluate_every, config.steps)

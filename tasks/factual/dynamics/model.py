@@ -40,14 +40,6 @@ class FactBatch:
     answers: Int[Tensor, "n"]
 
 
-def constant_weights(like: FactBatch, n_answers: int, *, attention: float, value: float) -> LinearAttentionWeights:
-    """w = attention, W = value for every token of these facts."""
-    n_tokens = like.counts.shape[1]
-    return LinearAttentionWeights(
-        like.counts.new_full((n_tokens,), attention), like.counts.new_full((n_tokens, n_answers), value)
-    )
-
-
 def fact_counts(table: FactTable, n_noise: int, seq_len: int) -> FactBatch:
     """Each pair (s, r) once, subject by subject, in float64; noise tokens at their mean counts (T−3)/n_noise."""
     S, R = table.n_subjects, table.n_relations

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.factual.table import UNKNOWN, FactTable, random_table, read_facts, structured_table, table_of
+from tasks.factual.config import read_facts
+from tasks.factual.table import UNKNOWN, FactTable, random_table, structured_table, table_of
 from toytf.errors import UserError
 
 COUNTRIES = """subject,relation,attribute

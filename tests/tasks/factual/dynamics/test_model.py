@@ -7,7 +7,6 @@ import torch
 from tasks.factual.dynamics.model import (
     FactBatch,
     LinearAttentionWeights,
-    constant_weights,
     fact_counts,
     negative_gradients,
     predict,
@@ -111,7 +110,8 @@ def test_a_small_step_conserves_w2_less_W2_to_first_order(table: FactTable, weig
 
 def test_what_a_balanced_table_says_nothing_about_stays_as_it_was() -> None:
     facts = fact_counts(structured_table(8, 2, 4), NOISE, T)
-    weights = constant_weights(facts, 8, attention=0.1, value=0.1)
+    n_tokens = facts.counts.shape[1]
+    weights = LinearAttentionWeights(*(facts.counts.new_full(shape, 0.1) for shape in ((n_tokens,), (n_tokens, 8))))
     for _ in range(50):
         weights = weights.stepped(1.0, negative_gradients(weights, facts))
     assert float((weights.w[10:] - 0.1).abs().max()) < 1e-12  # noise and the end token
