@@ -22,9 +22,9 @@ from torch import Tensor
 
 from tasks.alias import AliasTable
 from tasks.association.config import AssociationConfig
-from tasks.association.memories import association_memories
 from toytf.measurement import Headline, Measurement, Reference
-from toytf.models.transformer import ToyTransformer
+from toytf.memory import Association
+from toytf.models.transformer import Slot, ToyTransformer
 from toytf.randomness import drawn, generator
 from toytf.task import FLOOR, Annotation, Batch, Memory, Task
 from toytf.theory import zipf
@@ -140,9 +140,38 @@ class AssociationTask(Task):
             for quantity, value in self.constant_answer().items()
         ]
 
+    @torch.no_grad()
     def memories(self, model: ToyTransformer) -> Mapping[str, Memory]:
-        """W_OV1, or that of the last layer; beside or instead of it FF1, if there is a feed-forward part."""
-        return association_memories(self, model)
+        """What stores the pairs in the last layer; none where no matrix can stand for LayerNorm or linear attention.
+
+        A sequence is one token, which attends to itself with weight 1. So the stream after attention and the logits are
+
+            x' = x + x W_OV,    logits = (x' + FF(x')) W_U      x = e_z (+ p_1), each residual path only if there is one
+
+            W_OV1 = {x → f(z)}      if what attention gives can reach the outputs without a feed-forward part
+            FF1   = {x' → f(z)}     if there is such a part; {x → f(z)} if it is parallel to attention
+
+        Without residual paths and feed-forward part the model is the memory: logits_y = u_yᵀ W e_z with W = W_OV1ᵀ.
+        """
+        config, last = model.config, model.config.n_layers - 1
+        if config.norm != "none" or config.attention.kind != "softmax":
+            return {}
+        part, x, job = model.feed_forward(last), model.stream(self.inputs, stop=last)[:, 0], "answer each input"
+        asked = {}
+        if part is None or part.residual:
+            own = job if part is None else f"{job}, unless FF{last + 1} does"
+            asked[f"W_OV{last + 1}"] = x, Slot("OV", last), own
+        if part is not None:
+            parallel = config.feed_forward.reads == "block_input"
+            keys = x if parallel else model.attention(last).add(x, model.read(Slot("OV", last), x))
+            asked[f"FF{last + 1}"] = keys, Slot("FF", last), job
+        found, values = {}, model.unembed.W_U.detach().T
+        for name, (keys, slot, own) in asked.items():
+            p = torch.tensor(self.frequencies, dtype=keys.dtype, device=keys.device)
+            stored = Association(keys, values, self.targets, p, None, self.token_names, self.output_names)
+            weighted = f"{own}, weighted by how often it comes: recall"
+            found[name] = Memory(stored, slot, job=own, job_weighted=weighted)
+        return found
 
     def ideal_memories(self, model: ToyTransformer) -> dict[str, Memory]:
         """Only one of them: twice stored is no better. W_OV1, if its answers reach the outputs."""

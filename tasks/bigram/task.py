@@ -35,7 +35,7 @@ from tasks.bigram.config import EXTRA, SHAKESPEARE, BigramConfig
 from tasks.bigram.corpus import BigramTable, load_table
 from tasks.bigram.floors import heuristic_floors, optimal_levels, to_beat
 from tasks.bigram.memories import bigram_memories
-from tasks.bigram.reading import annotate
+from tasks.bigram.reading import followed
 from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Reference
@@ -206,8 +206,17 @@ class BigramTask(Task):
         )
 
     def annotate(self, batch: Batch) -> Annotation:
-        """Triggers and outputs, and where an induction head looks."""
-        return annotate(batch)
+        """Triggers and outputs; layer 1 should look from an output at its trigger, layer 2 at earlier outputs."""
+        z, positions = batch.tokens, torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        in_context, holds_output = batch.roles["in_context"], z[:, None, :] == batch.targets[:, :, None]
+        after_trigger = torch.nn.functional.pad(batch.roles["trigger"][:, :-1], (1, 0))
+        previous = (positions[:, None] - 1 == positions) & after_trigger[:, :, None]
+        parts = {
+            "trigger seen before: its output is asked": in_context,
+            "trigger, first time": batch.roles["first_seen"],
+            "output of the trigger before it": after_trigger,
+        }
+        return Annotation(parts, {0: previous, 1: followed(batch) & holds_output & in_context[:, :, None]})
 
     def references(self) -> Mapping[tuple[str, str], Reference]:
         """Optimal and chance accuracy and loss by role."""
