@@ -152,10 +152,7 @@ class AssociationConfig(TaskConfig):
     def sizes(self) -> TaskSizes:
         """A token for each input; all outputs; one position."""
         if self.pairs:
-            N, M = len(self.pairs), len({pair[1] for pair in self.pairs})
-            return TaskSizes(N, M, 1, 1, {"task.answers (inputs)": N, "task.answers (outputs)": M})
+            return TaskSizes(len(self.pairs), len({pair[1] for pair in self.pairs}), 1, 1)
         N = N_INPUTS if self.n_inputs is None else self.n_inputs
-        if self.answers == "bijective":
-            return TaskSizes(N, N, 1, 1, {"task.n_inputs": N})
-        M = N_OUTPUTS if self.n_outputs is None else self.n_outputs
-        return TaskSizes(N, M, 1, 1, {"task.n_inputs": N, "task.n_outputs": M})
+        M = N if self.answers == "bijective" else N_OUTPUTS if self.n_outputs is None else self.n_outputs
+        return TaskSizes(N, M, 1, 1)

@@ -122,5 +122,4 @@ class BigramConfig(TaskConfig):
         if self.corpus != SHAKESPEARE:
             n_characters = len(set(Path(self.corpus).read_text(encoding="utf-8", errors="replace")))
         n = min(self.n_tokens, n_characters)
-        keys = {"task.seq_len": self.seq_len, "task.n_tokens": n}
-        return TaskSizes(n + 1, n + 1, self.seq_len, self.seq_len, keys)
+        return TaskSizes(n + 1, n + 1, self.seq_len, self.seq_len)

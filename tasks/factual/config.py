@@ -150,13 +150,8 @@ class FactualConfig(TaskConfig):
         if self.facts is not None:  # all answers of the file, even if only some of its facts are chosen
             S, R, A = (len(set(column)) for column in zip(*self.facts, strict=True))
             S, R = len(self.subjects) or S, len(self.relations) or R
-            keys = {"task.facts (subjects)": S, "task.facts (relations)": R}
         else:
             S, R, D = (self.size(name) for name in SIZES)
             A = D if self.pools == "shared" else R * D
-            keys = {f"task.{name}": self.size(name) for name in SIZES}
-        keys["task.seq_len"] = self.seq_len
         n_noise = S + R if self.n_noise is None else self.n_noise
-        if self.n_noise is not None:
-            keys["task.n_noise"] = n_noise
-        return TaskSizes(S + R + n_noise + (self.last == "eos"), A, self.seq_len, 1, keys)
+        return TaskSizes(S + R + n_noise + (self.last == "eos"), A, self.seq_len, 1)

@@ -138,7 +138,7 @@ def _validate(source: Path, overrides: list[str]) -> int:
     """All that happens to a config before it runs."""
     try:
         config = load_config(source, overrides).resolved()
-        check_memory(config.needs(), free_memory())
+        check_memory(config.model_dump(mode="json"), config.needs(), free_memory())
         config.files()
     except ToytfError as error:
         sys.stderr.write(f"toytf: {shortened(str(error), cli.LONGEST)}\n")  # as the command says it

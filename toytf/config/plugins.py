@@ -20,7 +20,6 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from toytf.config.compose import Overrides, read_config
-from toytf.config.footprint import Keys, Need
 from toytf.config.sections import Config, validate
 from toytf.config.shipped import refuse_hidden
 from toytf.errors import UserError, nearest, one_line, shortened
@@ -37,14 +36,13 @@ class Plugin(Config):
 
 @dataclass(frozen=True)
 class TaskSizes:
-    """What a model has to be built for: how many tokens, outputs and positions, and the keys that decide it."""
+    """What a model has to be built for: how many tokens, outputs and positions."""
 
     n_tokens: int
     n_outputs: int
     n_positions: int
     n_asked: int
     """Positions of a sequence that are asked."""
-    keys: Keys
 
 
 class TaskConfig(Plugin):
@@ -90,9 +88,9 @@ class ExperimentConfig(Plugin):
     trains_model: ClassVar[bool] = False
     """Whether it trains a model on a task, as `train` does. Then its run is a `TrainedRun`."""
 
-    def needs(self) -> list[Need]:
-        """What a run takes of memory, of that which would not be refused at once by the limit of the process."""
-        return []
+    def needs(self) -> float:
+        """Bytes of memory that a run takes, roughly, of what the limit of the process would not refuse at once."""
+        return 0.0
 
     @property
     def stack_key(self) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toytf.config.compose import Overrides
-from toytf.config.footprint import check_memory, too_large
+from toytf.config.footprint import amount, check_memory, too_large
 from toytf.config.plugins import ExperimentConfig, implementation, lies_in_run, load_config
 from toytf.config.sections import digest
 from toytf.engines import ONE_BY_ONE, EngineOptions
@@ -168,7 +168,8 @@ def _begun(
         yield experiment, Run.start(directory, config, resume=True)
         return
     if not force:
-        check_memory(config.needs(), _free_memory(str(getattr(config, "device", "cpu"))))
+        content = config.model_dump(mode="json")
+        check_memory(content, config.needs(), _free_memory(str(getattr(config, "device", "cpu"))))
     with _failures(directory), _made(directory), locked(directory):
         is_new = not Run(directory).config_file.exists()
         started = Run.start(directory, config, resume=resume)
@@ -251,7 +252,8 @@ def limited_memory(config: ExperimentConfig) -> Iterator[None]:
             raise
         said = re.search(r"allocate (\d+) bytes", str(error))  # by torch; numpy keeps a number
         asked = float(said[1]) if said else getattr(error, "_total_size", None)
-        raise too_large(config.model_dump(mode="json"), asked, free) from None
+        takes = "" if asked is None else f"the run asked for {amount(asked)} more, and "
+        raise too_large(config.model_dump(mode="json"), takes, free) from None
 
 
 def _free_memory(device: str) -> float | None:

@@ -127,16 +127,6 @@ class ModelConfig(Config):
             return 0
         return self.d_model if self.feed_forward.kind == "linear" else self.feed_forward.width or 4 * self.d_model
 
-    def n_parameters(self, n_tokens: int, n_positions: int, n_outputs: int) -> int:
-        """The parameters of a model for so many tokens, positions and outputs, LayerNorm and biases left out."""
-        d, kinds = self.d_model, (self.attention.kq, self.attention.ov)
-        vectors = n_tokens + n_outputs + (n_positions if self.position != "none" else 0)
-        of_head = sum(d * d if kind == "joint" else 2 * d * self.d_head for kind in kinds)
-        of_units = d * self.width * (1 if self.feed_forward.kind == "linear" else 2)
-        chosen = self.feed_forward.layers
-        n_feed_forward = self.n_layers if chosen == "all" else len(set(chosen))
-        return d * vectors + self.n_layers * self.attention.n_heads * of_head + n_feed_forward * of_units
-
 
 CACHED = 2**22
 """Floats of the largest activation of a chunk on a CPU (16 MB), such as an attention pattern or a hidden layer."""

@@ -288,21 +288,21 @@ def test_trained_memories_have_the_errors_of_the_paper(lr: float, error: float, 
 
 
 @pytest.mark.parametrize(
-    ("fields", "key", "what"),
+    ("fields", "key"),
     [
-        ({"n_inputs": 10**9}, "task.n_inputs = 1,000,000,000", "weights, gradients and the optimiser"),
-        ({"n_inputs": 10**9, "answers": "bijective"}, "task.n_inputs = 1,000,000,000", "an evaluation"),
-        ({"n_inputs": 10**6, "n_outputs": 10**7}, "task.n_outputs = 10,000,000", "an evaluation"),
+        ({"n_inputs": 10**9}, "task.n_inputs = 1,000,000,000"),
+        ({"n_inputs": 10**9, "answers": "bijective"}, "task.n_inputs = 1,000,000,000"),
+        ({"n_inputs": 10**6, "n_outputs": 10**7}, "task.n_outputs = 10,000,000"),
     ],
 )
 def test_absurd_sizes_are_refused_in_one_line(
-    fields: dict[str, Any], key: str, what: str, invoke: "Callable[..., Ended]", tmp_path: Path
+    fields: dict[str, Any], key: str, invoke: "Callable[..., Ended]", tmp_path: Path
 ) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(json.dumps({"experiment": "train", "task": {"kind": "association", **fields}}))
     ended = invoke("run", path, "--out", tmp_path / "run")
     assert (ended.code, len(ended.err.splitlines())) == (2, 1)
-    assert ended.err.startswith(f"toytf: {key} needs too much memory") and what in ended.err
+    assert ended.err.startswith(f"toytf: {key} needs too much memory")
     assert not (tmp_path / "run").exists()
 
 

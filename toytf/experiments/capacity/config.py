@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import FLOAT, Need
 from toytf.config.sections import Unique
 from toytf.experiments.pairs import DataConfig, Size, TrainedRulesConfig, any_has_width, check_rank, rules_named, sides
 from toytf.experiments.seeded import SeededConfig
@@ -117,9 +116,7 @@ class CapacityConfig(SeededConfig):
         """What a rule is asked for: all pairs, if it stores all or none."""
         return "all" if RULES[rule].all_or_nothing else self.criterion
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> float:
         """The largest matrices: searches come to their pairs only after long."""
-        d_in, d_out = max(map(sides, self.dimensions), key=math.prod)
-        width = max(max(self.widths_at(size), default=0) for size in self.dimensions)
-        keys = {"dimensions": max(d_in, d_out), "widths": width}
-        return [Need("weights", FLOAT * max(d_in * d_out, width * (d_in + d_out)), keys)]
+        widths = {size: max(self.widths_at(size), default=0) for size in self.dimensions}
+        return 4.0 * max(max(math.prod(sides(size)), width * sum(sides(size))) for size, width in widths.items())

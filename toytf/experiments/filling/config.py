@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, TypeAdapter, model_validator
 
 from toytf.config.compose import overlay
-from toytf.config.footprint import Need
 from toytf.config.plugins import AnyProbe, AnyTask, default_probes
 from toytf.config.sections import Unique, validate
 from toytf.errors import UserError, nearest, shortened
@@ -113,10 +112,10 @@ class FillingConfig(SeededConfig):
             content = overlay(content, nested)
         return validate(TypeAdapter(TrainExperimentConfig), content, label)
 
-    def needs(self) -> list[Need]:
-        """Those of the training that needs most: there is one at a time."""
-        trainings = (self.training(name, size, self.seeds[0]) for name in self.settings for size in self.case_sizes)
-        return max((training.needs() for training in trainings), key=lambda needs: sum(need.bytes for need in needs))
+    def needs(self) -> float:
+        """What the training takes that needs most: there is one at a time."""
+        cases = [(name, size) for name in self.settings for size in self.case_sizes]
+        return max(self.training(name, size, self.seeds[0]).needs() for name, size in cases)
 
 
 def _refuse_other_sections(where: str, changes: Mapping[str, Any]) -> None:

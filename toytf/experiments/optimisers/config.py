@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from toytf.config.footprint import FLOAT, Need
 from toytf.config.sections import Config, Unique
 from toytf.experiments.seeded import SeededConfig, with_float64
 
@@ -132,9 +131,7 @@ class OptimisersConfig(SeededConfig):
         together = min(WORKED_ON // (d * d + rows * (d + n_outputs)), HELD // (d * d + N * (d + n_outputs)))
         return max(1, min(len(self.seeds), together))
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> float:
         """The largest matrix and the scores of all inputs: filling memory with these takes long."""
-        N, M, d = self.n_inputs, max(self.answers), max(self.dimensions)
-        return [
-            Need("weights and scores", FLOAT * (d * d + N * (d + M)), {"n_inputs": N, "n_outputs": M, "dimensions": d})
-        ]
+        N, d = self.n_inputs, max(self.dimensions)
+        return 4.0 * (d * d + N * (d + max(self.answers)))

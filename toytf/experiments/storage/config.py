@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt, model_validator
 
-from toytf.config.footprint import FLOAT, Need
 from toytf.config.sections import Config, Unique
 from toytf.experiments.pairs import DataConfig, Size, TrainedRulesConfig, any_has_width, check_rank, rules_named
 from toytf.experiments.seeded import SeededConfig
@@ -71,7 +70,7 @@ class StorageConfig(SeededConfig):
             )
         return self
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> float:
         """The scores of all pairs, if n says how many there are: drawing these alone takes long."""
         n = self.n or 0
-        return [Need("the scores of pairs", FLOAT * n * min(n, self.data.n_answers or n), {"n": n})]
+        return 4.0 * n * min(n, self.data.n_answers or n)

@@ -7,14 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, TypeAdapter, model_validator
 
 from toytf.config.compose import overlay
-from toytf.config.footprint import Need
 from toytf.config.plugins import AnyProbe, AnyTask, ExperimentConfig, TaskConfig, default_probes
 from toytf.config.sections import auto_or_up_to, validate
 from toytf.errors import UserError, nearest, shortened
 from toytf.experiments.seeded import SeededConfig
-from toytf.models.config import ModelConfig
+from toytf.models.config import ModelConfig, cached_chunk
 from toytf.training.config import TrainConfig
-from toytf.training.footprint import training_needs
 from toytf.training.stacking import threads_for, worth_stacking
 
 MOST_STACKED = 1024
@@ -66,14 +64,22 @@ class TrainExperimentConfig(SeededConfig):
             raise ValueError(f"probes: {max(kinds, key=kinds.count)} is listed twice")
         return self
 
-    def needs(self) -> list[Need]:
-        """Those of a training, if the task tells its sizes."""
-        sizes = self.task.sizes()
-        if sizes is None:
-            return []
-        observed = any(probe.reads_batch for probe in self.probes)
-        on_cpu = self.device.startswith("cpu")
-        return training_needs(self.train, self.model, sizes, on_cpu=on_cpu, observed=observed, stacked=self.n_stacked)
+    def needs(self) -> float:
+        """Weights with what trains them, the sequences, and activations of a chunk, if the task tells its sizes."""
+        task, model, train = self.task.sizes(), self.model, self.train
+        if task is None:
+            return 0.0
+        T, d, L, heads = task.n_positions, model.d_model, model.n_layers, model.attention.n_heads
+        in_heads = heads * (d if "joint" in (model.attention.kq, model.attention.ov) else model.d_head)
+        queries, logits = (L - 1) * T + task.n_asked, task.n_asked * task.n_outputs
+        patterns = heads * T * queries
+        parameters = d * (task.n_tokens + task.n_outputs + T + L * (4 * in_heads + 2 * model.width))
+        activations = patterns + logits + T * L * (in_heads + 2 * d) + queries * model.width
+        cached = cached_chunk(model, T, task.n_asked) if self.device.startswith("cpu") else train.batch_size
+        chunk = min(train.chunk or cached, train.batch_size)
+        evaluated = 16 * T + 3 * logits + (2 * patterns if any(probe.reads_batch for probe in self.probes) else 0)
+        trained = 4 * parameters + 3 * chunk * activations + 16 * T * train.batch_size
+        return 4.0 * (self.n_stacked * trained + train.evaluation.sequences * evaluated)
 
     @property
     def worth_threads(self) -> int:
