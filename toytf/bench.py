@@ -68,20 +68,15 @@ def _seconds(work: Callable[[], object], calls: int) -> float:
 
 def machine() -> dict[str, str]:
     """What numbers depend on, and nothing that tells whose machine it is."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()  # only Linux has it
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "processor": _processor(),
+        "processor": names[0] if names else platform.processor() or platform.machine(),
         "cores": str(os.cpu_count()),
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": version("torch"),
     }
-
-
-def _processor() -> str:
-    """Its name; Linux has it in a file only."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -76,10 +76,7 @@ def role_mean(values: Float[Tensor, "b t"], role: Bool[Tensor, "b t"]) -> Float[
 
 @torch.no_grad()
 def role_metrics(
-    model: ToyTransformer,
-    batch: Batch,
-    forward: Forward = fast_forward,
-    task: Task | None = None,
+    model: ToyTransformer, batch: Batch, forward: Forward = fast_forward, task: Task | None = None
 ) -> list[Measurement]:
     """Loss and accuracy of the roles that occur in the batch.
 
@@ -89,11 +86,18 @@ def role_metrics(
     size = chunk_size(model, batch.last)
     if size is not None:
         size = min(size, max(1, LOGITS // (batch.last * model.unembed.W_U.shape[1])))
-    totals = torch.zeros(len(batch.roles), 3, device=model.device)
+    totals = torch.zeros(len(batch.roles), 3, device=model.device)  # losses, how many are right, how many there are
     seen = at_hand(observed, model, batch) if forward is fast_forward else None
     logits = None if seen is None else iter(torch.split(seen.logits[:, -batch.last :], size or len(batch.tokens)))
     for part in chunks(batch, size):
-        totals += _by_role(forward(model, part.tokens, part.last) if logits is None else next(logits), part, task)
+        here = forward(model, part.tokens, part.last) if logits is None else next(logits)
+        by_target = token_loss(here, part), token_accuracy(here, part)
+        for i, (name, role) in enumerate(part.roles.items()):
+            answers = None if task is None else task.answers(name, part)
+            loss, right = by_target
+            if answers is not None:
+                loss, right = token_loss(here, part, answers), token_accuracy(here, part, answers)
+            totals[i] += torch.stack([(loss * role).sum(), (right * role).sum(), role.sum().to(loss.dtype)])
     means = totals / totals[:, 2:].clamp(min=1)
     known = {} if task is None else task.references()
     group = EVAL if task is None else replace(EVAL, headline=task.headline, meanings=task.role_meanings)
@@ -107,19 +111,6 @@ def role_metrics(
     ]
 
 
-def _by_role(logits: Float[Tensor, "b t output"], batch: Batch, task: Task | None) -> Float[Tensor, "role 3"]:
-    """Over the positions of each role: the sum of the losses, how many are right, and how many there are."""
-    by_target = token_loss(logits, batch), token_accuracy(logits, batch)
-    totals = []
-    for name, role in batch.roles.items():
-        answers = None if task is None else task.answers(name, batch)
-        loss, right = by_target
-        if answers is not None:
-            loss, right = token_loss(logits, batch, answers), token_accuracy(logits, batch, answers)
-        totals.append(torch.stack([(loss * role).sum(), (right * role).sum(), role.sum().to(loss.dtype)]))
-    return torch.stack(totals)
-
-
 @torch.no_grad()
 def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, float]:
     """`accuracy`, `loss`, `p_correct` and `p_<rival>` for the rivals that the task names, at the task's goal.
@@ -129,7 +120,12 @@ def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, f
     role = batch.roles[task.goal]
     if not role.any():
         return {}
-    logits = _logits(model, batch)
+    seen = at_hand(observed, model, batch)
+    if seen is not None:
+        logits = seen.logits[:, -batch.last :]
+    else:
+        parts = chunks(batch, chunk_size(model, batch.last))
+        logits = torch.cat([fast_forward(model, part.tokens, part.last) for part in parts])
     p = logits.softmax(-1)
     values = {
         "accuracy": token_accuracy(logits, batch),
@@ -144,14 +140,6 @@ def goal_metrics(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, f
 def at_goal(model: ToyTransformer, task: Task, batch: Batch) -> dict[str, float]:
     """`goal_metrics` of the model as it is, which a changed one is compared with."""
     return goal_metrics(model, task, batch)
-
-
-def _logits(model: ToyTransformer, batch: Batch) -> Float[Tensor, "b t output"]:
-    seen = at_hand(observed, model, batch)
-    if seen is not None:
-        return seen.logits[:, -batch.last :]
-    parts = chunks(batch, chunk_size(model, batch.last))
-    return torch.cat([fast_forward(model, part.tokens, part.last) for part in parts])
 
 
 def checked(probe: Probe, look: Callable[[], object]) -> ProbeResult:

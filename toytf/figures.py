@@ -101,9 +101,11 @@ def heat_maps(
         row, column = i // columns + 1, i % columns + 1
         finite = np.abs(values[np.isfinite(values)])
         largest = float(finite.max()) if finite.size else 0.0
+        down, across = ([literal(name, LONGEST_NAME) for name in names] for names in (row_names, column_names))
+        few = len(down) * len(across) <= _NAMED_CELLS  # more are too many to write its name into each cell
         heat = go.Heatmap(
             z=values, zmin=-largest, zmax=largest, colorscale="RdBu_r", showscale=i == 0,
-            customdata=_pairs(row_names, column_names),
+            customdata=[[f"{name}, {other}" for other in across] for name in down] if few else None,
             hovertemplate="%{customdata}: %{z:.3g}<extra></extra>",
         )  # fmt: skip
         figure.add_trace(heat, row=row, col=column)
@@ -327,14 +329,6 @@ def group_figures(
             log_x=log, log_y=log and (group.format == "power" or bool((rows["value"] > 1).any())),
         )  # fmt: skip
         yield str(name), figure
-
-
-def _pairs(rows: Sequence[str], columns: Sequence[str]) -> list[list[str]] | None:
-    """What the cells of a map are called; nothing where there are too many to write it into each."""
-    if len(rows) * len(columns) > _NAMED_CELLS:
-        return None
-    across = [literal(name, LONGEST_NAME) for name in columns]
-    return [[f"{literal(name, LONGEST_NAME)}, {other}" for other in across] for name in rows]
 
 
 def _named_ticks(names: Sequence[str], *, size: int = 9, most: int | None = _TICKS) -> dict[str, Any]:

@@ -59,13 +59,16 @@ def power_law(
     theory: the power by theory; if not given, that of the column `theory` where it is complete.
     points: how many different x a fit needs.
     """
+    import pandas as pd
+
     for factor in (x, *by):
         if factor not in table:
             raise UserError(
                 f'power_law: the table has no factor "{factor}": {nearest(factor, map(str, table.columns))}'
             )
     for key, part in table.groupby(list(by), dropna=False, sort=False) if by else [((), table)]:
-        at: dict[str, Any] = {factor: value for factor, value in zip(by, key, strict=True) if not _missing(value)}
+        of_part: dict[str, Any] = dict(zip(by, key, strict=True))
+        at = {factor: value for factor, value in of_part.items() if not pd.isna(value)}
         slope = log_slope(part[x].tolist(), part["value"].tolist())
         if slope is None or part[x].nunique() < points:
             continue
@@ -74,9 +77,3 @@ def power_law(
         yield group.measurement(slope.value, name, theory=expected, **at)
         if slope.error is not None:
             yield group.measurement(slope.error, name, **at, error=True)
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(value))

@@ -88,26 +88,23 @@ def holders(wanted: Mapping[str, Memory], model: ToyTransformer) -> Iterator[Hol
 
     A memory that is a distribution has no pairs to count, and is left out.
     """
+    d, n_heads = model.config.d_model, model.config.attention.n_heads
     for name, memory in wanted.items():
+        slot = memory.slot
         if memory.conditional is not None:
             continue
-        if memory.slot.part == "FF":
+        if slot.part == "FF":
             yield _feed_forward(name, memory, model)
-        else:
-            yield from _attention(name, memory, model)
-
-
-def _attention(name: str, memory: Memory, model: ToyTransformer) -> Iterator[Holder]:
-    d, n_heads, slot = model.config.d_model, model.config.attention.n_heads, memory.slot
-    identity = torch.eye(d, device=model.device)
-    joint = model.config.attention.kq if slot.part == "KQ" else model.config.attention.ov
-    width = d if joint == "joint" else model.config.d_head
-    for head in (None, *range(n_heads)) if n_heads > 1 else (None,):
-        together = n_heads if head is None else 1
-        W = model.read(slot, identity, head=head).T  # the model has x @ W, an Association W e
-        rank = min(d, together * width)
-        free, narrow = freedom(model.config, slot, together), rank if rank < d else None
-        yield Holder(name, memory.association, W, free, narrow, head, memory.job, unlimited=memory.unlimited)
+            continue
+        joint = model.config.attention.kq if slot.part == "KQ" else model.config.attention.ov
+        width = d if joint == "joint" else model.config.d_head
+        for head in (None, *range(n_heads)) if n_heads > 1 else (None,):
+            together = n_heads if head is None else 1
+            # The model has x @ W, an Association W e.
+            W = model.read(slot, torch.eye(d, device=model.device), head=head).T
+            rank = min(d, together * width)
+            free, narrow = freedom(model.config, slot, together), rank if rank < d else None
+            yield Holder(name, memory.association, W, free, narrow, head, memory.job, unlimited=memory.unlimited)
 
 
 def freedom(config: ModelConfig, slot: Slot, n_heads: int = 1) -> int:

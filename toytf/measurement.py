@@ -322,23 +322,15 @@ def to_json(quantities: Mapping[str, Quantity]) -> dict[str, Any]:
 
 def from_json(content: Any) -> dict[str, Quantity]:
     """The quantities that `to_json` wrote; raises TypeError, KeyError or ValueError for anything else."""
-    groups = [_group(given) for given in content["groups"]]
+    known, metrics = {part.name for part in fields(Group)}, content["metrics"].items()
+    factors = [value for _, (_, _, at, _) in metrics for value in at.values()]
+    if not all({*given} <= known for given in content["groups"]) or not all(isinstance(f, Scalar) for f in factors):
+        raise TypeError
+    groups = [_group_schema().validate_python(given) for given in content["groups"]]
     return {
-        str(name): Quantity(groups[group], str(own), _factors(at), tuple(map(str, plain)))
-        for name, (group, own, at, plain) in content["metrics"].items()
+        str(name): Quantity(groups[group], str(own), dict(at), tuple(map(str, plain)))
+        for name, (group, own, at, plain) in metrics
     }
-
-
-def _factors(at: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    if not all(isinstance(value, str | int | float) for value in at.values()):
-        raise TypeError
-    return dict(at)
-
-
-def _group(given: Mapping[str, Any]) -> Group:
-    if not {*given} <= {part.name for part in fields(Group)}:
-        raise TypeError
-    return _group_schema().validate_python(given)
 
 
 @cache

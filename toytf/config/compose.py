@@ -136,7 +136,15 @@ def _override(merged: dict[str, Any], key: str, value: Any) -> None:
     shown = f"override {shortened(f'{key}={value}')}"
     place: Any = merged
     for depth, name in enumerate(names, 1):
-        at = _key(place, name, shown)
+        at: Any = name
+        if isinstance(place, dict):
+            numbers = {str(key): key for key in place if isinstance(key, int)}  # a mapping may have numbers as keys
+            at = name if name in place else numbers.get(name, name)
+        elif name in map(str, range(len(place))):
+            at = int(name)
+        else:
+            what = f"{shortened(name)} is not an index of a list of length {len(place)} (0 is the first)"
+            raise UserError(f"{shown}: {what}")
         if depth == len(names):
             place[at] = value
             return
@@ -145,13 +153,3 @@ def _override(merged: dict[str, Any], key: str, value: Any) -> None:
             raise UserError(f"{shown}: {'.'.join(names[:depth])} is {shortened(str(below))}, which has no keys")
         place[at] = {"kind": below} if isinstance(below, str) else {} if below is None else below.copy()
         place = place[at]
-
-
-def _key(place: dict[Any, Any] | list[Any], name: str, shown: str) -> Any:
-    """The key or index that a name means: a mapping may have numbers as keys."""
-    if isinstance(place, dict):
-        numbers = {str(key): key for key in place if isinstance(key, int)}
-        return name if name in place else numbers.get(name, name)
-    if name not in map(str, range(len(place))):
-        raise UserError(f"{shown}: {shortened(name)} is not an index of a list of length {len(place)} (0 is the first)")
-    return int(name)

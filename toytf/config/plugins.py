@@ -136,7 +136,8 @@ def plugins(group: str) -> dict[str, Any]:
                 continue
             named = [(point.name, plugin)]
         elif isinstance(plugin, ModuleType):
-            named = _defined_in(plugin, base)
+            classes = [cls for cls in vars(plugin).values() if isinstance(cls, type) and issubclass(cls, base)]
+            named = [(name, cls) for cls in classes if cls.__module__ == plugin.__name__ for name in _names(cls, base)]
         else:
             _leave_out(point, f"it is not a {base.__name__} of toytf.config.plugins")
             continue
@@ -156,12 +157,6 @@ def plugins(group: str) -> dict[str, Any]:
 
 
 _BASES: dict[str, type[Plugin]] = {"tasks": TaskConfig, "probes": ProbeConfig, "experiments": ExperimentConfig}
-
-
-def _defined_in(module: ModuleType, base: type[Plugin]) -> list[tuple[str, Any]]:
-    """The config classes of a kind that a module defines, each with the name that it has."""
-    classes = [cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, base)]
-    return [(name, cls) for cls in classes if cls.__module__ == module.__name__ for name in _names(cls, base)]
 
 
 def _tag(base: type[Plugin]) -> str:

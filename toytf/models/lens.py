@@ -107,7 +107,8 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
         """Every activation passes through its HookPoint; what comes back is the caller's choice, as in TransformerLens.
 
         return_type: "logits"; "loss", the mean cross-entropy of the next token, or with `loss_per_token` that of each;
-        "both"; None. With `stop_at_layer` it is the stream before that layer, and nothing after it is computed.
+        "both"; None. With `stop_at_layer` it is the stream before that layer (if negative, counted from the end), and
+        nothing after it is computed.
         """
         for name in others:
             raise UserError(
@@ -126,19 +127,15 @@ class HookedToyTransformer(HookedRootModule):  # type: ignore[misc]
             return hooked
 
         if stop_at_layer is not None:
-            return self._model.stream(tokens, hook, stop=self._layer(stop_at_layer))
+            n = self.cfg.n_layers
+            if not -n <= stop_at_layer <= n:
+                raise UserError(f"stop_at_layer = {stop_at_layer}: this model has {n} layers (accepted: {-n} to {n})")
+            return self._model.stream(tokens, hook, stop=stop_at_layer + n if stop_at_layer < 0 else stop_at_layer)
         logits: Tensor = self._model(tokens, hook)
         if return_type not in ("loss", "both"):
             return None if return_type is None else logits
         loss: Tensor = lm_cross_entropy_loss(logits, tokens, per_token=loss_per_token)
         return loss if return_type == "loss" else Output(logits, loss)
-
-    def _layer(self, layer: int) -> int:
-        """A layer by its place from the start or, if negative, from the end; n_layers is the end."""
-        n = self.cfg.n_layers
-        if not -n <= layer <= n:
-            raise UserError(f"stop_at_layer = {layer}: this model has {n} layers (accepted: {-n} to {n})")
-        return layer + n if layer < 0 else layer
 
     def _require_next_tokens(self, tokens: Int[Tensor, "batch position"], stop_at_layer: int | None) -> None:
         if stop_at_layer is not None:

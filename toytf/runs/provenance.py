@@ -77,7 +77,13 @@ def add_start(directory: Path, origin: Origin, device: object) -> None:
     known, now = read_provenance(directory), datetime.now(UTC).isoformat(timespec="seconds")
     command = None if origin.command is None else shortened(origin.command, _OF_COMMAND)
     torch = next((found.version for found in distributions(name="torch")), None)  # without importing it
-    with_what = __version__, _commit(_CHECKOUT), platform.python_version(), torch, _device_name(device)
+    name = None if device is None else str(device)
+    if name is not None and name.startswith("cuda"):  # a GPU with its name, as `cuda: NVIDIA A100`
+        from torch.cuda import get_device_name
+
+        with suppress(RuntimeError, AssertionError, ValueError):  # how torch says that there is none
+            name = f"cuda: {get_device_name(name)}"
+    with_what = __version__, _commit(_CHECKOUT), platform.python_version(), torch, name
     grown = Provenance(known.title or origin.title, (*known.starts, Start(now, command, *with_what)))
     write_atomic(directory / PROVENANCE, f"{json.dumps(asdict(grown), indent=2)}\n".encode())
 
@@ -136,13 +142,3 @@ def _commit(checkout: Path) -> str | None:
     head = re.match(rb"# branch\.oid ([0-9a-f]{7})", ended.stdout)
     changed = re.search(rb"^[^#]", ended.stdout, re.MULTILINE)
     return head and head[1].decode() + (" with changes" if changed else "")
-
-
-def _device_name(device: object) -> str | None:
-    """A GPU with its name, as `cuda: NVIDIA A100`; any other device as it is."""
-    if str(device).startswith("cuda"):
-        import torch
-
-        with suppress(RuntimeError, AssertionError, ValueError):  # how torch says that there is none
-            return f"cuda: {torch.cuda.get_device_name(str(device))}"
-    return None if device is None else str(device)

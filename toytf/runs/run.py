@@ -78,6 +78,7 @@ class Run:
         """The folder of figures as plotly JSON."""
         self.report_file = self.directory / "report.html"
         """The page."""
+        self._timing_file = self.directory / "timing.json"
         self._read: dict[str, Any] | None = None
 
     @contextlib.contextmanager
@@ -240,14 +241,10 @@ class Run:
     @once
     def summary(self) -> dict[str, float]:
         """Means over seeds, `<metric>/std` beside each when there are several; of what there is while a run goes on."""
-        if self.finished:
-            return self._read_summary()
-        history = self.history
-        if history.empty:
-            raise UserError(f"{self.directory}: nothing has been measured yet")
-        return summarise(history, self.columns)
-
-    def _read_summary(self) -> dict[str, float]:
+        if not self.finished:
+            if self.history.empty:
+                raise UserError(f"{self.directory}: nothing has been measured yet")
+            return summarise(self.history, self.columns)
         try:
             summary = json.loads(read_bytes(self.summary_file))
         except (ValueError, RecursionError):
@@ -333,10 +330,6 @@ class Run:
             return {name: float(seconds) for name, seconds in timing.items()}
         except (OSError, ValueError, RecursionError, AttributeError, TypeError):
             return None
-
-    @property
-    def _timing_file(self) -> Path:
-        return self.directory / "timing.json"
 
 
 def _figure_file(name: str) -> str:

@@ -57,7 +57,12 @@ def accumulate_gradients(
             loss = (token_loss(logits, part, task.answers(role, part)) * weights).sum()
             return loss.detach(), loss, torch.ones_like(loss)
 
-        parts = [*_parts(model, batch, config, scored=by_target and tables is not None)]
+        parts: list[Part]
+        scored = by_target and tables is not None and batch.last == batch.tokens.shape[1]
+        if scored and free_to_read(batch.tokens):
+            parts = [*scored_chunks(batch, role, config.chunk or small_chunk_size(model))]
+        else:
+            parts = [(part, None) for part in chunks(batch, config.chunk or chunk_size(model, batch.last))]
         threads = torch.get_num_threads() if free_to_read(batch.tokens) and compiled is None else 1
         if threads > 1 and len(parts) >= threads:
             weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -112,10 +117,7 @@ def _stacked_chunk(stack: Stack, batch: Batch, fast: bool) -> int | None:
 
 
 def _side_by_side(
-    start_of: Callable[[Batch, Tensor | None], Start],
-    parts: Sequence[Part],
-    leaves: Sequence[Tensor],
-    threads: int,
+    start_of: Callable[[Batch, Tensor | None], Start], parts: Sequence[Part], leaves: Sequence[Tensor], threads: int
 ) -> Float[Tensor, ""]:
     """Add the gradients of several chunks at a time, each on one thread, to the leaves; return the sum of the losses.
 
@@ -151,12 +153,3 @@ def _shared_tables(model: ToyTransformer, batch: Batch, fast: bool) -> Iterator[
     leaves = made.cut()
     yield leaves
     made.send_back(leaves)
-
-
-def _parts(model: ToyTransformer, batch: Batch, config: TrainConfig, *, scored: bool) -> Iterator[Part]:
-    """The chunks of a batch; if they may be, asked at scored positions only."""
-    if scored and batch.last == batch.tokens.shape[1] and free_to_read(batch.tokens):
-        yield from scored_chunks(batch, config.loss, config.chunk or small_chunk_size(model))
-    else:
-        for part in chunks(batch, config.chunk or chunk_size(model, batch.last)):
-            yield part, None
