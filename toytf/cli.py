@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from toytf.errors import ToytfError, UserError, plugin_of, printable, reason, shortened
+from toytf.words import say
+
 if TYPE_CHECKING:
     from toytf.engines import EngineOptions
 
@@ -48,7 +51,9 @@ def run_command(
 
     options = _engine(engine, jobs, address)
     if not options.in_this_process and load_config(config, overrides or []).trains_model:
-        _fail("--jobs and --engine are for studies: a training runs all its seeds as one; for several, `toytf sweep`")
+        raise UserError(
+            "--jobs and --engine are for studies: a training runs all its seeds as one; for several, `toytf sweep`"
+        )
     from toytf.experiments.launch import launch
     from toytf.report.terminal import print_end
 
@@ -69,7 +74,7 @@ def list_command(
 
     if schema:
         if what != "configs":
-            _fail("--schema is an option of configs: toytf list configs --schema")
+            raise UserError("--schema is an option of configs: toytf list configs --schema")
         typer.echo(config_schema())
     else:
         print_catalogue(what)
@@ -170,7 +175,6 @@ def claims_command(
 ) -> None:
     """Check claims from the literature: predicted, measured ± spread, verdict."""
     from toytf.claims import check_claims
-    from toytf.errors import printable
     from toytf.report.verdicts import print_verdicts
 
     out = out or Path("runs/claims-quick" if quick else "runs/claims")
@@ -194,9 +198,6 @@ def bench_command(
 
 def main() -> None:
     """Run a command; a foreseen end is one line on stderr and an exit code, never a traceback."""
-    from toytf.errors import ToytfError, plugin_of, reason
-    from toytf.words import say
-
     _prepare_streams()
     try:
         Path.cwd()
@@ -248,14 +249,5 @@ def _engine(engine: str, jobs: int, address: str | None) -> "EngineOptions":
 
 
 def _end(message: str, exit_code: int) -> None:
-    from toytf.errors import shortened
-    from toytf.words import say
-
     say(f"toytf: {shortened(message, LONGEST)}")
     sys.exit(exit_code)
-
-
-def _fail(message: str) -> None:
-    from toytf.errors import UserError
-
-    raise UserError(message)

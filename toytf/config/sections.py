@@ -6,15 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from toytf.config.messages import LARGEST_FLOAT, LARGEST_INT, first_mistake
@@ -24,12 +17,12 @@ from toytf.errors import UserError, nearest, shortened
 T = TypeVar("T")
 
 
-class Config(BaseModel):
+class Config(pydantic.BaseModel):
     """A frozen config section that answers an unknown key with the nearest valid one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _refuse_what_cannot_be(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
@@ -93,7 +86,7 @@ def validate(schema: TypeAdapter[T], data: Mapping[str, Any], label: str) -> T:
     """Check data against a schema; the first mistake becomes one line that starts with `label`."""
     try:
         return schema.validate_python(data)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise UserError(f"{label}: {first_mistake(error, data)}") from None
 
 

@@ -51,12 +51,7 @@ UNDERSTOOD: dict[FastPath, Options] = {
         "position": {*get_args(VectorDistribution), "sinusoidal", "none"},
         "attention.kind": {"softmax"},
     },
-    "counts": _BOTH
-    | {
-        "n_layers": {1},
-        "position": {"none"},
-        "attention.kind": {"softmax", "linear"},
-    },
+    "counts": _BOTH | {"n_layers": {1}, "position": {"none"}, "attention.kind": {"softmax", "linear"}},
 }
 
 

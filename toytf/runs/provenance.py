@@ -104,7 +104,12 @@ def origin_of(
         arguments += [f"{name}={value!r}" for name, value in named.items() if value]
         return Origin(None, f"toytf.run({', '.join(arguments)})")
     options = [*(["--out", str(out)] if out is not None else []), *["--resume"] * resume, *["--force"] * force]
-    title = _title(source_file(source))
+    path = source_file(source)
+    if lies_in_run(path):  # the config.yaml of a run has the title of its run
+        title = read_provenance(path.parent).title
+    else:
+        first = path.read_text(encoding="utf-8-sig", errors="replace").lstrip().partition("\n")[0]
+        title = shortened(first.lstrip("#"), _OF_TITLE) or None if first.startswith("#") else None
     told = [change for change in changes if re.split("[.=]", change.strip(), maxsplit=1)[0] not in UNTOLD]
     if title and told:
         shown = ", ".join(_FOLDERS.sub("", change) for change in told)
@@ -118,14 +123,6 @@ def without_folders(command: str) -> str:
         return shlex.join(_FOLDERS.sub("", word) for word in shlex.split(command))
     except ValueError:  # cut within a quotation
         return _FOLDERS.sub("", command)
-
-
-def _title(path: Path) -> str | None:
-    """The first line of a config file if that is a comment; the config.yaml of a run has the title of its run."""
-    if lies_in_run(path):
-        return read_provenance(path.parent).title
-    first = path.read_text(encoding="utf-8-sig", errors="replace").lstrip().partition("\n")[0]
-    return shortened(first.lstrip("#"), _OF_TITLE) or None if first.startswith("#") else None
 
 
 def _commit(checkout: Path) -> str | None:

@@ -32,7 +32,7 @@ class Trainer:
         self.optimizer = build_optimizer(learner, [p for name, p in learner.parameters.items() if name in ever])
         device = next(iter(learner.parameters.values())).device
         self.step, self.loss_sum, self.loss_count = 0, torch.zeros(len(learner.members), device=device), 0
-        self._freeze()
+        freeze(learner.model_config, learner.parameters, self.step)
 
     def go_on_from(self, found: Sequence[Standing]) -> None:
         """Stand where the members stood, all after the same steps; the checkpoints have put their weights back."""
@@ -40,7 +40,7 @@ class Trainer:
         at = [progress for _, progress in found]
         self.step, self.loss_count = at[0].step, at[0].loss_count
         self.loss_sum = torch.cat([progress.loss_sum for progress in at])
-        self._freeze()
+        freeze(self.learner.model_config, self.learner.parameters, self.step)
 
     def standing(self, member: int, rows: int) -> Standing:
         """Where a member stands, with so many rows written: what `go_on_from` needs of it."""
@@ -70,11 +70,8 @@ class Trainer:
     def backward(self, step: int) -> Tensor:
         """The gradients of a step, for what trains by then."""
         if step in self.learner.model_config.unfreeze:
-            self._freeze()
+            freeze(self.learner.model_config, self.learner.parameters, self.step)
         return self.learner.backward(step)
-
-    def _freeze(self) -> None:
-        freeze(self.learner.model_config, self.learner.parameters, self.step)
 
 
 def not_finite(learner: SeedLearner) -> str | None:
