@@ -38,10 +38,12 @@ def check_claims(
     from toytf.report.verdicts import verdict_page
 
     files = choose(names)
-    chosen = [
-        _Chosen(name, *load_claim(path, quick=quick), out, _origin(name, path, out, quick=quick), quick)
-        for name, path in files.items()
-    ]
+    chosen = []
+    for name, path in files.items():
+        # What to type to check this claim alone: one that ships goes by its name, one's own by its file.
+        asked = name if path in claim_files().values() else str(path)
+        command = shlex.join(["toytf", "claims", asked, *(["--quick"] if quick else []), "--out", str(out)])
+        chosen.append(_Chosen(name, *load_claim(path, quick=quick), out, Origin(command=command), quick))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,12 +108,6 @@ def _outcomes(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Out
     except Interrupted:
         done = f"{len(chosen) - len(undecided)} of {counted(len(chosen), 'claim')} checked"
         raise Interrupted(f"stopped with {done}; to continue, run the same command again") from None
-
-
-def _origin(name: str, path: Path, out: Path, *, quick: bool) -> Origin:
-    """What to type to check this claim alone: a claim that ships goes by its name, one's own by its file."""
-    asked = name if path in claim_files().values() else str(path)
-    return Origin(command=shlex.join(["toytf", "claims", asked, *(["--quick"] if quick else []), "--out", str(out)]))
 
 
 def _outcome(one: _Chosen, failures: Mapping[Path, RunFailed]) -> Outcome:

@@ -82,7 +82,10 @@ def load_claim(path: Path, *, quick: bool = False) -> tuple[Claim, dict[str, Exp
     for problem in _problems(claim):
         raise UserError(f"{path}: {problem}")
     if quick:
-        claim = _smaller(claim)
+        left, changes = _left(claim), claim.quick.change
+        needed = {run for expectation in left for run in expectation.runs()}
+        runs = {name: overlay(claim.runs[name], changes.get(name, {})) for name in claim.runs if name in needed}
+        claim = claim.model_copy(update={"runs": runs, "expect": left})
     configs = {}
     for name, content in claim.runs.items():
         try:
@@ -121,16 +124,3 @@ def _problems(claim: Claim) -> Iterator[str]:
 def _left(claim: Claim) -> tuple[Expectation, ...]:
     """The expectations that need none of the runs that a quick check skips."""
     return tuple(one for one in claim.expect if not {*one.runs()} & {*claim.quick.skip})
-
-
-def _smaller(claim: Claim) -> Claim:
-    """The claim as a quick check sees it: fewer runs, smaller ones, fewer seeds."""
-    left = _left(claim)
-    needed = {run for expectation in left for run in expectation.runs()}
-    runs = {name: content for name, content in claim.runs.items() if name in needed}
-    return claim.model_copy(
-        update={
-            "runs": {name: overlay(content, claim.quick.change.get(name, {})) for name, content in runs.items()},
-            "expect": left,
-        }
-    )  # fmt: skip

@@ -124,7 +124,10 @@ def compare(
     if left is not None and right is not None:
         measured, target = float(left.mean()), float(right.mean())
         predicted = target if predicted is None else predicted
-        error = _fit_error(seeds, expectation.metric)
+        error, of_fit = None, f"{expectation.metric}/error"
+        # A fit to all seeds together is the same in each: it has no spread over seeds, and its error takes that place.
+        if seeds is not None and of_fit in seeds.columns and len(seeds) > 1 and left.nunique() == 1:
+            error = float(seeds[of_fit].iloc[0])
         spread = error if error is not None else float(left.std(ddof=1)) if len(left) > 1 else None
         in_mean = _holds(expectation, measured, target)
         in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
@@ -155,16 +158,6 @@ def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None
             f'a claim expects the metric "{name}", which its run does not have: {nearest(name, seeds.columns)}'
         )
     return None if name not in seeds.columns or seeds[name].isna().any() else seeds[name]
-
-
-def _fit_error(seeds: "pd.DataFrame | None", name: str) -> float | None:
-    """The error of a fit to all seeds together, which is the same in each; None of what each seed has of its own.
-
-    Such a value has no spread over seeds, and its error takes that place.
-    """
-    if seeds is None or f"{name}/error" not in seeds.columns or len(seeds) < 2 or seeds[name].nunique() > 1:
-        return None
-    return float(seeds[f"{name}/error"].iloc[0])
 
 
 def _holds(expectation: Expectation, left: float, right: float) -> bool:

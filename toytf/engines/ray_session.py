@@ -52,8 +52,16 @@ def check_ray(options: EngineOptions) -> None:
             import ray  # noqa: F401
         except ImportError:
             raise UserError("the engine ray needs Ray: pip install 'toytf[ray]'") from None
-    if options.address is not None:
-        _check_answers(options.address)
+    address = options.address
+    if address is None or address == "auto":
+        return
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if not colon:
+        raise UserError(f"{address} is not the address of a Ray cluster: give host:port, ray://host:port or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"no Ray cluster answers at {address}: {reason(error)}") from None
 
 
 def _connect(ray: ModuleType, options: EngineOptions) -> None:
@@ -67,19 +75,6 @@ def _connect(ray: ModuleType, options: EngineOptions) -> None:
         ray.init(address=options.address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"no Ray cluster answers at {options.address}: {reason(error)}") from None
-
-
-def _check_answers(address: str) -> None:
-    """Refuse an address where nobody listens, at once."""
-    host, colon, port = address.rpartition("//")[2].rpartition(":")
-    if not colon:
-        if address == "auto":
-            return
-        raise UserError(f"{address} is not the address of a Ray cluster: give host:port, ray://host:port or auto")
-    try:
-        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise UserError(f"no Ray cluster answers at {address}: {reason(error)}") from None
 
 
 @contextlib.contextmanager

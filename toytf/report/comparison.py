@@ -36,21 +36,18 @@ class Comparison:
         """Phrase, metric, and cells by column: the main metrics of every run, and what all can be read against."""
         tables = [short_table(run.summary, run.columns) for run in self.runs]
         phrases = {row.cells()[0]: (phrase, row) for table in tables for phrase, row in table.rows}
-        return [(phrase, metric, self._cells(metric, row)) for metric, (phrase, row) in phrases.items()]
-
-    def _cells(self, metric: str, like: TableRow) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name, run in zip(self.names, self.runs, strict=True):
-            summary = run.summary
-            if metric in summary:
-                row = TableRow(like.quantity, summary[metric], summary.get(spread_name(metric)), ())
-                found[name] = row.cells()[1]
-            else:
-                found[name] = NOTHING
-        for kind in KINDS:
-            levels = [run.summary.get(reference_name(kind, metric)) for run in self.runs]
-            said = [TableRow(like.quantity, level, None, ()).cells()[1] for level in levels if level is not None]
-            found[kind] = " / ".join(dict.fromkeys(said)) or NOTHING
+        found = []
+        for metric, (phrase, like) in phrases.items():
+            cells = dict.fromkeys(self.names, NOTHING)
+            for name, run in zip(self.names, self.runs, strict=True):
+                if metric in run.summary:
+                    spread = run.summary.get(spread_name(metric))
+                    cells[name] = TableRow(like.quantity, run.summary[metric], spread, ()).cells()[1]
+            for kind in KINDS:
+                levels = [run.summary.get(reference_name(kind, metric)) for run in self.runs]
+                said = [TableRow(like.quantity, level, None, ()).cells()[1] for level in levels if level is not None]
+                cells[kind] = " / ".join(dict.fromkeys(said)) or NOTHING
+            found.append((phrase, metric, cells))
         return found
 
     @property

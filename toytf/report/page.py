@@ -123,7 +123,16 @@ def _shown(label: str | None) -> str:
 def _article(shown: Shown, number: int, store: Store, drawn: Figures, *, most: int) -> dict[str, Any]:
     """What the page says and shows of a run, with so many frames at most; frames and figures go to the other two."""
     run, summary, known = shown.run, shown.run.summary, shown.run.columns
-    config_text, unreadable = _config(run)
+    unreadable = ""
+    try:
+        _ = run.config
+    except UserError as error:  # such as of a package that is not installed here
+        unreadable = str(error).replace(str(run.config_file), run.config_file.name)
+    limits: dict[str, dict[str, float]] = {}  # what the ideal and the Hebbian matrix recall after the last step
+    for name, about in known.items():  # not of single heads: their tokens change from checkpoint to checkpoint
+        if about.group.section == "memories" and {*about.at} == {"memory"}:
+            levels = {kind: summary.get(reference_name(kind, name)) for kind in ("ideal", "hebbian", "limit")}
+            limits[str(about.at["memory"])] = {kind: level for kind, level in levels.items() if level is not None}
     article: dict[str, Any] = {
         "number": number,
         "name": run.name,
@@ -138,8 +147,8 @@ def _article(shown: Shown, number: int, store: Store, drawn: Figures, *, most: i
         ],
         "full_table": summary_table(summary, known),
         "columns": columns(summary),
-        "config": config_text,
-        "data": {"name": run.name, "solution": (), "limits": _limits(run), "steps": {}, "frames": {}, "sequences": {}},
+        "config": run.config_file.read_text(encoding="utf-8", errors="replace"),
+        "data": {"name": run.name, "solution": (), "limits": limits, "steps": {}, "frames": {}, "sequences": {}},
         **dict.fromkeys(("task", "experiment", "model", "example", "facts")),  # of a run without a checkpoint
     }
     if unreadable:
@@ -155,29 +164,6 @@ def _article(shown: Shown, number: int, store: Store, drawn: Figures, *, most: i
         article["example"] = example_of(newest.sequences[0])
         article["facts"] = newest.facts is not None
     return article
-
-
-def _config(run: Run) -> tuple[str, str]:
-    """The config as it is on the disk, and why it cannot be understood here, if so."""
-    text = run.config_file.read_text(encoding="utf-8", errors="replace")
-    try:
-        _ = run.config
-    except UserError as error:  # such as of a package that is not installed here
-        return text, str(error).replace(str(run.config_file), run.config_file.name)
-    return text, ""
-
-
-def _limits(run: Run) -> dict[str, dict[str, float]]:
-    """By part of the model, how many pairs the ideal and the Hebbian matrix recall after the last step, and the limit.
-
-    Not of single heads: which tokens are theirs changes from checkpoint to checkpoint.
-    """
-    summary, found = run.summary, dict[str, dict[str, float]]()
-    for name, about in run.columns.items():
-        if about.group.section == "memories" and {*about.at} == {"memory"}:
-            levels = {kind: summary.get(reference_name(kind, name)) for kind in ("ideal", "hebbian", "limit")}
-            found[str(about.at["memory"])] = {kind: level for kind, level in levels.items() if level is not None}
-    return found
 
 
 def as_script(data: Any) -> str:

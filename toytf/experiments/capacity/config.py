@@ -64,16 +64,6 @@ class CapacityConfig(SeededConfig):
         return 2
 
     @model_validator(mode="after")
-    def _inputs_fit(self) -> "CapacityConfig":
-        for rule in rules_named(self.rules):
-            if self.data.inputs > 1 and rule.width != "hidden":
-                raise ValueError(
-                    f'data.inputs = {self.data.inputs} is for rules with hidden units, and "{rule.name}" has none: use '
-                    "rules such as trained_mlp"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _rules_fit(self) -> "CapacityConfig":
         for d in self.dimensions:
             if (d, d) in self.dimensions:
@@ -85,6 +75,11 @@ class CapacityConfig(SeededConfig):
             )
         rules = rules_named(self.rules)
         for rule in rules:
+            if self.data.inputs > 1 and rule.width != "hidden":
+                raise ValueError(
+                    f'data.inputs = {self.data.inputs} is for rules with hidden units, and "{rule.name}" has none: use '
+                    "rules such as trained_mlp"
+                )
             if rule.width != "none" and not (self.widths or self.width_ratios):
                 raise ValueError(
                     f'widths is empty, but the rule "{rule.name}" has a width: give some, such as widths: [4, 8]'

@@ -6,23 +6,10 @@ from typing import Any
 import pandas as pd
 
 from toytf import theory
+from toytf.experiments.capacity import measures
 from toytf.experiments.capacity.case import CapacityCase, predicted_capacity
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.capacity.figures import capacity_figures
-from toytf.experiments.capacity.measures import (
-    BITS,
-    BITS_USED,
-    COLLAPSE,
-    FACTS,
-    HIDDEN_LOAD,
-    LOAD,
-    OVER_THEORY,
-    PRECISION,
-    STORED,
-    collapse,
-    exponents,
-    nats,
-)
 from toytf.experiments.capacity.search import Largest, Searched, first_pairs, search_capacity
 from toytf.experiments.study import Found, Study, factors
 from toytf.measurement import Group, Measurement, Quantity, flat
@@ -64,12 +51,12 @@ class Capacity(Study[CapacityCase]):
 
     def conclude(self, table: pd.DataFrame) -> Iterator[Measurement]:
         """The powers of d, width and weights that capacity grows with, and how well all widths are on one curve."""
-        yield from collapse(self._of(HIDDEN_LOAD, table))
-        yield from exponents(self._of(STORED, table), self.config.data.n_answers)
+        yield from measures.collapse(self._of(measures.HIDDEN_LOAD, table))
+        yield from measures.exponents(self._of(measures.STORED, table), self.config.data.n_answers)
 
     def findings(self, run: Run) -> Iterable[str]:
         """What the rules store at the largest size and width, the best first, and whether widths collapse."""
-        stored = self._of(STORED, over_seeds(run.table)).sort_values("value", ascending=False)
+        stored = self._of(measures.STORED, over_seeds(run.table)).sort_values("value", ascending=False)
         shapes = [factors(case)["d"] for case in self.cases() if case.side == stored["side"].max()]
         largest = stored[stored["d"] == shapes[0]] if shapes else stored  # of several shapes of one size, the first
         width = largest["width"].max()
@@ -84,7 +71,9 @@ class Capacity(Study[CapacityCase]):
             + (" (without an error)" if self.config.criterion_of(row.rule) != criterion else "")
             for row in here.itertuples()
         )
-        spreads = {rule: run.summary.get(flat(Quantity(COLLAPSE, at={"rule": rule}))) for rule in self.config.rules}
+        spreads = {
+            rule: run.summary.get(flat(Quantity(measures.COLLAPSE, at={"rule": rule}))) for rule in self.config.rules
+        }
         collapses = (
             f"Over all sizes and widths the load p log V / (m d) of {rule} varies by {percent(spread)}."
             for rule, spread in spreads.items()
@@ -95,9 +84,9 @@ class Capacity(Study[CapacityCase]):
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Measured capacity with its spread and the theory's curve: against dimension, weights and width."""
         table = over_seeds(run.table)
-        precision = self._of(PRECISION, table).groupby("rule")["value"].mean().items()
+        precision = self._of(measures.PRECISION, table).groupby("rule")["value"].mean().items()
         bits = {str(rule): float(mean) for rule, mean in precision}
-        return capacity_figures(self.config, self._of(STORED, table), bits)
+        return capacity_figures(self.config, self._of(measures.STORED, table), bits)
 
     def _of(self, group: Group, table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a group, with the side and the weights of each case."""
@@ -117,27 +106,27 @@ class Capacity(Study[CapacityCase]):
     def _measurements(self, case: CapacityCase, searched: Searched) -> Iterator[Measurement]:
         config, bracket, predicted = self.config, searched.bracket, predicted_capacity(self.config, case)
         p, n_answers = bracket.estimate, config.data.n_answers
-        yield STORED.measurement(p, theory=predicted)
+        yield measures.STORED.measurement(p, theory=predicted)
         if bracket.feasible:
-            yield STORED.measurement(bracket.feasible, end="feasible")
+            yield measures.STORED.measurement(bracket.feasible, end="feasible")
         if bracket.infeasible is not None:
             shown = RULES[case.rule].search == "certified"
-            yield STORED.measurement(bracket.infeasible, end="infeasible" if shown else "not_found")
+            yield measures.STORED.measurement(bracket.infeasible, end="infeasible" if shown else "not_found")
         criterion = config.criterion_of(case.rule)
         error = 0.0 if criterion == "all" else 1 - criterion
-        yield FACTS.measurement(p / case.n_parameters)
-        yield BITS.measurement(self._bits(max(round(p), 1), error) / case.n_parameters)
+        yield measures.FACTS.measurement(p / case.n_parameters)
+        yield measures.BITS.measurement(self._bits(max(round(p), 1), error) / case.n_parameters)
         if predicted is not None:
-            yield OVER_THEORY.measurement(p / predicted)
+            yield measures.OVER_THEORY.measurement(p / predicted)
         if n_answers is None:
-            yield LOAD.measurement(
+            yield measures.LOAD.measurement(
                 theory.load(max(p, 1.0), case.d_in, case.d_out),
                 theory=None if predicted is None else theory.load(max(predicted, 1.0), case.d_in, case.d_out),
             )
         if RULES[case.rule].width == "hidden":
             units = case.n_parameters / 2
-            line = None if predicted is None else nats(predicted, n_answers) / units
-            yield HIDDEN_LOAD.measurement(nats(p, n_answers) / units, theory=line)
+            line = None if predicted is None else measures.nats(predicted, n_answers) / units
+            yield measures.HIDDEN_LOAD.measurement(measures.nats(p, n_answers) / units, theory=line)
         if searched.largest is not None and RULES[case.rule].search == "trained" and RULES[case.rule].width != "rank":
             yield from self._rounded(case, searched.largest, 1 - error)
 
@@ -146,9 +135,11 @@ class Capacity(Study[CapacityCase]):
         n = len(largest.association.keys)
         recalls = recall_by_bits(largest.association, largest.memory)
         enough = [bits for bits, recall in enumerate(recalls, start=1) if recall >= goal]
-        yield PRECISION.measurement(min(enough, default=None), theory=self._bits(n, 1 - goal) / case.n_parameters)
+        yield measures.PRECISION.measurement(
+            min(enough, default=None), theory=self._bits(n, 1 - goal) / case.n_parameters
+        )
         used = (self._bits(n, 1 - recall) / bits for bits, recall in enumerate(recalls, start=1))
-        yield BITS_USED.measurement(max(used) / case.n_parameters, limit=1.0)
+        yield measures.BITS_USED.measurement(max(used) / case.n_parameters, limit=1.0)
 
     def _bits(self, n: int, error: float) -> float:
         """The information in the answers of n pairs, of which a fraction may be wrong; log₂ n! if each has its own."""

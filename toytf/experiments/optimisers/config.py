@@ -94,10 +94,6 @@ class OptimisersConfig(SeededConfig):
             raise ValueError(
                 f"steps = {self.steps} is for batches: [population]; otherwise it is samples divided by the batch"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _rules_fit(self) -> "OptimisersConfig":
         if "muon" in self.optimisers and "exponential" in self.models:
             raise ValueError('muon trains the matrix W, which the model "exponential" does not have: use adam for it')
         if True in self.layer_norm and self.start == "zeros" and set(self.models) != {"exponential"}:

@@ -7,6 +7,7 @@ memory of dimension d makes of either decides its error (Cabannes, Dohmatob, Bie
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from toytf import theory
+from toytf.experiments.optimisers import measures
 from toytf.experiments.optimisers.config import OptimisersConfig
-from toytf.experiments.optimisers.measures import (
-    BY_FREQUENCY,
-    CURVE,
-    ERROR,
-    LEARNED_LOSS,
-    LOSS,
-    RHO,
-    SCHEME,
-    STORED,
-    TIME_EXPONENT,
-    by_octave,
-    exponents,
-    learning_order,
-    learning_times,
-)
 from toytf.experiments.study import Drawn, Found, Study
 from toytf.measurement import Measurement, Scalar
 from toytf.memory.measures import measure_spectrum
@@ -85,15 +72,14 @@ class Optimisers(Study[OptimisersCase]):
 
     def cases(self) -> Iterator[OptimisersCase]:
         """Every combination of the factors."""
-        config = self.config
-        for M in config.answers:
-            for model in config.models:
-                for optimiser in config.optimisers:
-                    for norm in config.layer_norm:
-                        for d in config.dimensions:
-                            for lr in config.learning_rates:
-                                for batch, n, steps in self._data():
-                                    yield OptimisersCase(model, optimiser, norm, d, lr, batch, n, steps, M)
+        config, drawn = self.config, list[tuple[int | str, int | None, int | None]]()  # batch, samples and steps
+        for size in config.batches:
+            of_samples = [(size, n, None) for n in config.samples]
+            drawn += [(size, None, config.steps)] if size == "population" else of_samples
+        trained = product(config.answers, config.models, config.optimisers, config.layer_norm)
+        for M, model, optimiser, norm in trained:
+            for d, lr, (batch, n, steps) in product(config.dimensions, config.learning_rates, drawn):
+                yield OptimisersCase(model, optimiser, norm, d, lr, batch, n, steps, M)
 
     def measure(self, case: OptimisersCase, seed: int) -> Found:
         """One case and seed."""
@@ -120,7 +106,7 @@ class Optimisers(Study[OptimisersCase]):
             return ", ".join(f"{said} for {label_of(row, self.config)}" for said, row in each)
 
         table = over_seeds(run.table)
-        errors = table[(table["group"] == ERROR.name) & ~table["variant"]]
+        errors = table[(table["group"] == measures.ERROR.name) & ~table["variant"]]
         if 0 < len(errors) <= TOLD:
             yield f"The error is {told(errors)}."
         elif len(errors):
@@ -128,8 +114,8 @@ class Optimisers(Study[OptimisersCase]):
             yield f"The smallest errors are {told(best)}."
         of_what = "counts" if self.config.samples else "frequency"
         for group, name, says in (
-            (RHO, of_what, f"Strengths q grow like {of_what}^ρ: ρ is"),
-            (TIME_EXPONENT, "", "Learning takes a time ∝ p^−b: b is"),
+            (measures.RHO, of_what, f"Strengths q grow like {of_what}^ρ: ρ is"),
+            (measures.TIME_EXPONENT, "", "Learning takes a time ∝ p^−b: b is"),
         ):
             rows = table[(table["group"] == group.name) & (table["name"] == name) & ~table["variant"]]
             if 0 < len(rows) <= TOLD:
@@ -148,14 +134,6 @@ class Optimisers(Study[OptimisersCase]):
     @cached_property
     def _p(self) -> Float[np.ndarray, "N"]:
         return theory.zipf(self.config.n_inputs, self.config.alpha)
-
-    def _data(self) -> Iterator[tuple[int | str, int | None, int | None]]:
-        """Batch, samples and steps."""
-        for batch in self.config.batches:
-            if batch == "population":
-                yield batch, None, self.config.steps
-            else:
-                yield from ((batch, n, None) for n in self.config.samples)
 
     def _trained(
         self, case: OptimisersCase, seeds: Sequence[int], inputs: Int[torch.Tensor, "seed n"] | None
@@ -181,19 +159,21 @@ class Optimisers(Study[OptimisersCase]):
         config, p, last = self.config, self._p, trained.looks[-1]
         M = case.n_outputs
         floor = 0.0 if case.samples is None else theory.sampling_floor(p, case.samples, M)
-        yield ERROR.measurement(_error(p, last.recalled[i]), limit=floor, chance=1 - 1 / M)
-        yield LOSS.measurement(float(p @ last.losses[i]), chance=float(np.log(M)))
+        yield measures.ERROR.measurement(_error(p, last.recalled[i]), limit=floor, chance=1 - 1 / M)
+        yield measures.LOSS.measurement(float(p @ last.losses[i]), chance=float(np.log(M)))
         if not config.inside:
             return
-        yield STORED.measurement(int(last.recalled[i].sum()), chance=config.n_inputs / M)
-        yield from by_octave(BY_FREQUENCY, last.recalled[i], chance=1 / M)
+        yield measures.STORED.measurement(int(last.recalled[i].sum()), chance=config.n_inputs / M)
+        yield from measures.by_octave(measures.BY_FREQUENCY, last.recalled[i], chance=1 / M)
         if len(trained.looks) > 1:
             for look in trained.looks:
-                yield CURVE.measurement(_error(p, look.recalled[i]), after=look.step)
-            learned = [look.losses[i] < LEARNED_LOSS for look in trained.looks]
+                yield measures.CURVE.measurement(_error(p, look.recalled[i]), after=look.step)
+            learned = [look.losses[i] < measures.LEARNED_LOSS for look in trained.looks]
             # e^m + (M − 1) m = 1 + M lr p t, so t ∝ 1/p; with two answers any step is enough.
             alone = 1.0 if self._undisturbed(case) and M > 2 else None
-            yield from learning_order(learning_times([look.step for look in trained.looks], learned), p, alone)
+            yield from measures.learning_order(
+                measures.learning_times([look.step for look in trained.looks], learned), p, alone
+            )
         memory = trained.memory
         if memory.W is not None and bool(memory.W[i].isfinite().all()):
             yield from measure_spectrum(memory.W[i], config.n_inputs)
@@ -218,8 +198,8 @@ class Optimisers(Study[OptimisersCase]):
         if self._undisturbed(case):
             alone = theory.strengths_after(self._shares(case, inputs), case.lr, case.n_outputs)
         frequencies = ({} if counts is None else {"counts": counts}) | {"frequency": self._p}
-        yield from exponents(read, q, alone, frequencies)
-        yield from by_octave(SCHEME, q, theory=alone, known=None if counts is None else counts > 0)
+        yield from measures.exponents(read, q, alone, frequencies)
+        yield from measures.by_octave(measures.SCHEME, q, theory=alone, known=None if counts is None else counts > 0)
 
     def _undisturbed(self, case: OptimisersCase) -> bool:
         """Is there a theory of inputs that are learned one by one, as with orthogonal vectors?"""

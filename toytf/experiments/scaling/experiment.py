@@ -144,10 +144,15 @@ class Scaling(Study[ScalingCase]):
         for group, of in ranges.items():
             powers: Any = table[(table["group"] == group.name) & ~table["variant"]].groupby("alpha", sort=False)
             for alpha, rows in powers:
-                each = "; ".join(
-                    f"{self._told(row)} {_with_error(run.summary, row.metric)}" for row in rows.itertuples()
-                )
-                yield f"With α = {alpha:g}, the power of {of}, with which the error grows: {each}."
+                each = []
+                for row in rows.itertuples():  # a scheme in words and by name, and what there are several of
+                    several = {"N": "n_inputs", "M": "n_outputs"}.items()
+                    said = [f"{letter} = {getattr(row, key)}" for letter, key in several if key not in self.plain]
+                    stored = f"stored {self._phrase(row.scheme)} ({', '.join([row.scheme, *said])})"
+                    error = run.summary.get(f"{row.metric}/error")
+                    power = short(run.summary[row.metric], None if error is None else max(error, FINEST))
+                    each.append(f"{stored} {power}{against(run.summary, row.metric)}")
+                yield f"With α = {alpha:g}, the power of {of}, with which the error grows: {'; '.join(each)}."
         if not (table["group"] == DIMENSION.name).any() and "infinite" in config.samples:
             yield f"There is no power of d: it takes two dimensions of at least {config.fit_dimensions_from}."
         hurt = table[(table["group"] == MORE_DATA.name) & (table["value"] > HURTS)].sort_values(
@@ -163,24 +168,12 @@ class Scaling(Study[ScalingCase]):
             n = counted(len(config.seeds), "seed")
             yield f"With {n}, a single one may decide a mean: use a hundred (seeds=0..99)."
 
-    def _told(self, row: Any) -> str:
-        """What a row is about: a scheme in words and by name, and what there are several of."""
-        several = {"N": "n_inputs", "M": "n_outputs"}
-        said = [f"{letter} = {getattr(row, of)}" for letter, of in several.items() if of not in self.plain]
-        return f"stored {self._phrase(row.scheme)} ({', '.join([row.scheme, *said])})"
-
     def _phrase(self, name: str) -> str:
         return next(scheme_phrase(scheme) for scheme in self.config.schemes if scheme_name(scheme) == name)
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Errors against dimension, samples and answers, with what theory predicts and the laws."""
         return scaling_figures(self.config, over_seeds(run.table))
-
-
-def _with_error(summary: Mapping[str, float], metric: str) -> str:
-    """A fitted power with the error of its fit: `−0.260 ± 0.016 (theory −0.25)`."""
-    error = summary.get(f"{metric}/error")
-    return short(summary[metric], None if error is None else max(error, FINEST)) + against(summary, metric)
 
 
 def draw_counts(p: Float[Tensor, "N"], samples: list[int], seed: int) -> dict[int, Int[Tensor, "N"]]:

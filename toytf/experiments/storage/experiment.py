@@ -13,21 +13,10 @@ from toytf.experiments.storage.config import PairsConfig, StorageConfig
 from toytf.experiments.study import Drawn, Study
 from toytf.figures import histograms, ranked
 from toytf.measurement import Group, Headline, Measurement, Quantity, Reference, Scalar, flat
+from toytf.memory import measures
 from toytf.memory.association import Association, Readable, exact
 from toytf.memory.builders import AdamOptions, RuleInputs
 from toytf.memory.decoupled import DecoupledAssociation
-from toytf.memory.measures import (
-    MARGIN,
-    SCORES,
-    SPECTRUM,
-    compared_spectra,
-    measure_margins,
-    measure_scores,
-    measure_spectrum,
-    measure_utilisation,
-    score_levels,
-    score_samples,
-)
 from toytf.memory.rules import RULES, Rule
 from toytf.memory.stream import AssociationStream
 from toytf.randomness import generator
@@ -72,10 +61,12 @@ class Storage(Study[StorageCase]):
         rule, inputs = RULES[case.rule], rule_inputs(self.config, seed, case.rule)
         association, memory = inputs.association, rule.build(inputs)
         yield RECALL.measurement(float(association.recall(memory)), ideal=1.0, chance=association.chance)
-        found = [*measure_margins(association, memory), *measure_scores(association, memory)]
+        found = [*measures.measure_margins(association, memory), *measures.measure_scores(association, memory)]
         if isinstance(memory, Tensor):
-            found += measure_spectrum(memory, len(association.keys))
-            found += measure_utilisation(association, memory, self.config.width if rule.width == "rank" else None)
+            found += measures.measure_spectrum(memory, len(association.keys))
+            found += measures.measure_utilisation(
+                association, memory, self.config.width if rule.width == "rank" else None
+            )
         for measured in found:
             yield replace(measured, reference=Reference(theory=self._theory(rule, association, measured)))
         if rule.step:
@@ -119,21 +110,16 @@ def rule_inputs(config: StorageConfig, seed: int, rule: str) -> RuleInputs:
     elif RULES[rule].decoupled:
         association = _stream(config, seed, "keys").decoupled(config.n or 0)
     else:
-        association = _associations(config, seed)
+        association = _stream(config, seed, "keys").prefix(config.n or 0)
+        if config.noise_vectors is not None:  # every key together with each of them
+            noise = _stream(config, seed, "noise").prefix(config.noise_vectors).keys
+            keys = (association.keys[:, None] + noise).flatten(0, 1)
+            targets = association.targets.repeat_interleave(config.noise_vectors)
+            association = Association(keys, association.values, targets)
     adam = AdamOptions(config.trained.lr, config.trained.steps)
     return RuleInputs(
         association, generator(seed, "rule", rule), config.width or 0, parts, config.iterations, adam=adam
     )
-
-
-def _associations(config: StorageConfig, seed: int) -> Association:
-    """Random pairs; with noise vectors, every key together with each of them."""
-    association = _stream(config, seed, "keys").prefix(config.n or 0)
-    if config.noise_vectors is None:
-        return association
-    noise = _stream(config, seed, "noise").prefix(config.noise_vectors).keys
-    keys = (association.keys[:, None] + noise).flatten(0, 1)
-    return Association(keys, association.values, association.targets.repeat_interleave(config.noise_vectors))
 
 
 def _pairs(config: StorageConfig, pairs: PairsConfig, seed: int) -> tuple[Association, tuple[Tensor, Tensor]]:
@@ -168,11 +154,13 @@ def _hebbian_predictions(association: Association) -> dict[tuple[Group, Scalar],
         return {}
     scores = hebbian_scores(n, d_in, d_out, shared=not isinstance(association, DecoupledAssociation))
     predictions: dict[tuple[Group, Scalar], float] = {
-        (SCORES, "correct_mean"): scores.mean,
-        (SCORES, "correct_spread"): scores.spread,
-        (SCORES, "rival_spread"): scores.rival_spread,
+        (measures.SCORES, "correct_mean"): scores.mean,
+        (measures.SCORES, "correct_spread"): scores.spread,
+        (measures.SCORES, "rival_spread"): scores.rival_spread,
     }
-    return predictions | ({(SPECTRUM, "fourth_moment"): fourth_moment_hebbian(d_in, n)} if d_in == d_out else {})
+    return predictions | (
+        {(measures.SPECTRUM, "fourth_moment"): fourth_moment_hebbian(d_in, n)} if d_in == d_out else {}
+    )
 
 
 def _rank_predictions(association: Association, rank: int) -> dict[tuple[Group, Scalar], float | None]:
@@ -181,12 +169,17 @@ def _rank_predictions(association: Association, rank: int) -> dict[tuple[Group, 
     p δ_κ(p) = d_in d_out ω²(rank) gives κ, and then the scores are those of a full matrix with that margin.
     """
     (n, d_in), (m, d_out) = association.keys.shape, association.values.shape
-    measures = ((MARGIN, "min"), (SCORES, "correct_mean"), (SCORES, "correct_spread"), (SCORES, "rival_spread"))
+    asked = (
+        (measures.MARGIN, "min"),
+        (measures.SCORES, "correct_mean"),
+        (measures.SCORES, "correct_spread"),
+        (measures.SCORES, "rival_spread"),
+    )
     if n != m or n <= d_out:
-        return dict.fromkeys(measures)
+        return dict.fromkeys(asked)
     kappa = maximal_margin(n, d_in, d_out, rank=rank)
     best = optimum_scores(n, kappa)
-    return dict(zip(measures, (kappa, best.mean, best.spread, best.rival_spread), strict=True))
+    return dict(zip(asked, (kappa, best.mean, best.spread, best.rival_spread), strict=True))
 
 
 def _autograd_difference(rule: Rule, association: Association, seed: int) -> float:
@@ -203,12 +196,12 @@ def _autograd_difference(rule: Rule, association: Association, seed: int) -> flo
 
 def _drawn(rule: str, association: Association, memory: Readable) -> Iterator[Drawn]:
     """Histograms of the scores, and the singular values in order, as far as a memory has them."""
-    samples, matrix = score_samples(association, memory), memory if isinstance(memory, Tensor) else None
+    samples, matrix = measures.score_samples(association, memory), memory if isinstance(memory, Tensor) else None
     if samples:
-        lines = {rule: score_levels(association)} if matrix is not None else {}
+        lines = {rule: measures.score_levels(association)} if matrix is not None else {}
         x = "score, in standard deviations of a score"
         yield Drawn(SCORES_OF.format(rule), lambda: histograms({rule: samples}, "Scores", lines=lines, x=x))
-    spectra = {} if matrix is None else compared_spectra(matrix, len(association.keys))
+    spectra = {} if matrix is None else measures.compared_spectra(matrix, len(association.keys))
     if spectra:
         title, y = "Singular values of √d W / ‖W‖", "singular value"
         yield Drawn(SPECTRUM_OF.format(rule), lambda: ranked({rule: spectra}, title, measured="measured", y=y))

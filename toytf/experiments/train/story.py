@@ -47,7 +47,13 @@ def training_findings(run: "TrainedRun") -> Iterator[str]:
         yield f"Nothing was trained: the model is {'the ideal construction' if ideal else 'as it was initialised'}."
     what, words = task.role_phrase(task.goal), LEARNED if config.train.steps else UNTRAINED
     goal = _accuracy(task.goal)
-    reached_it = verdict(run.seeds, summary, goal, what, _heuristics(run), words=words)
+    at_goal = {"role": task.goal, "quantity": "accuracy"}.items()
+    heuristics = [
+        name
+        for name, about in run.columns.items()
+        if about.group.name == FLOOR.name and not about.on and at_goal <= about.at.items()
+    ]
+    reached_it = verdict(run.seeds, summary, goal, what, heuristics, words=words)
     yield " ".join([reached_it, *still_rising(run.history, summary, goal)])
     for name in config.evaluate_on:
         metric = _accuracy(task.goal, name)
@@ -84,16 +90,6 @@ def still_rising(history: pd.DataFrame, summary: Mapping[str, float], metric: st
 def _accuracy(role: str, on: str = "") -> str:
     at = {"role": role, "quantity": "accuracy"}
     return flat(Quantity(EVAL, at={"on": on, **at} if on else at))
-
-
-def _heuristics(run: "TrainedRun") -> list[str]:
-    """The metrics that say how accurate trivial heuristics are at the task's goal."""
-    at = {"role": run.task.goal, "quantity": "accuracy"}.items()
-    return [
-        name
-        for name, about in run.columns.items()
-        if about.group.name == FLOOR.name and not about.on and at <= about.at.items()
-    ]
 
 
 def verdict(
