@@ -4,7 +4,6 @@ from collections.abc import Generator, Iterable
 from itertools import chain
 from queue import Empty, SimpleQueue
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from toytf.engines.job import GRACE, LOOK, Ended, EngineOptions, Job, lost
@@ -56,9 +55,7 @@ class _Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is GeneratorExit and not stop_asked():  # the caller wants no more of it, but did not press Ctrl-C
                 until = monotonic() + GRACE

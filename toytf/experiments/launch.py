@@ -168,8 +168,13 @@ def _begun(
         yield experiment, Run.start(directory, config, resume=True)
         return
     if not force:
-        content = config.model_dump(mode="json")
-        check_memory(content, config.needs(), _free_memory(str(getattr(config, "device", "cpu"))))
+        device = str(getattr(config, "device", "cpu"))
+        free = free_memory() if device.startswith("cpu") else None
+        if device.startswith("cuda"):
+            import torch
+
+            free = float(torch.cuda.mem_get_info(device)[0])
+        check_memory(config.model_dump(mode="json"), config.needs(), free)
     with _failures(directory), _made(directory), locked(directory):
         is_new = not Run(directory).config_file.exists()
         started = Run.start(directory, config, resume=resume)
@@ -254,15 +259,6 @@ def limited_memory(config: ExperimentConfig) -> Iterator[None]:
         asked = float(said[1]) if said else getattr(error, "_total_size", None)
         takes = "" if asked is None else f"the run asked for {amount(asked)} more, and "
         raise too_large(config.model_dump(mode="json"), takes, free) from None
-
-
-def _free_memory(device: str) -> float | None:
-    """What a run on this device may take."""
-    if device.startswith("cuda"):
-        import torch
-
-        return float(torch.cuda.mem_get_info(device)[0])
-    return free_memory() if device.startswith("cpu") else None
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -145,7 +145,13 @@ class Study(Experiment, Generic[C]):
                 self._one_by_one(named, run, metrics, before, line)
             else:
                 self._at_once(named, run, metrics, before, line, engine=engine)
-        self._conclude(metrics)
+        self.table = last_of_each(tidy(metrics.rows, metrics.columns))
+        for seed in self.config.seeds:
+            known = {name for row in metrics.of(seed) for name in row}
+            found = map(_if_finite, self.conclude(self.table[self.table["seed"] == seed]))
+            new = [measured for measured in found if not as_row([measured]).keys() <= known]
+            if new:
+                metrics.record(seed, 0, new)
         metrics.note(closed=True)
         self._mirror(run, metrics)
 
@@ -264,15 +270,6 @@ class Study(Experiment, Generic[C]):
 
     def _unsaid(self, at: Mapping[str, Scalar]) -> tuple[str, ...]:
         return tuple(factor for factor, value in self.plain.items() if at.get(factor) == value)
-
-    def _conclude(self, metrics: MetricsFile) -> None:
-        self.table = last_of_each(tidy(metrics.rows, metrics.columns))
-        for seed in self.config.seeds:
-            known = {name for row in metrics.of(seed) for name in row}
-            found = map(_if_finite, self.conclude(self.table[self.table["seed"] == seed]))
-            new = [measured for measured in found if not as_row([measured]).keys() <= known]
-            if new:
-                metrics.record(seed, 0, new)
 
     def _mirror(self, run: Run, metrics: MetricsFile) -> None:
         """Everything of a seed as one curve to wandb; what was measured once belongs to the last step."""

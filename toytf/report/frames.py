@@ -109,7 +109,10 @@ def frames_of(run: "TrainedRun", store: Store, most: int = FRAMES) -> tuple[dict
     newest: list[Frame] = []
     each = most // len(seeds)
     for seed in seeds:
-        batch, before = _batch(run, seed), store.raw_bytes
+        batch, model, before = run.batch(SEQUENCES, seed=seed), run.config.model, store.raw_bytes
+        T, answered = (min(n, POSITIONS) for n in (batch.tokens.shape[1], batch.last))
+        size = model.attention.n_heads * T * ((model.n_layers - 1) * T + answered)  # in the last layer what is asked
+        batch = batch.part(0, max(1, MAP_BYTES // size))  # fewer if their attention takes much room
         last = look(run, seed, steps[seed][-1], batch)
         shown = {steps[seed][-1]: last.to_json(store)}
         fit = min(BYTES // max(store.raw_bytes - before, 1), WORK // last.work)
@@ -131,14 +134,6 @@ def look(run: "TrainedRun", seed: int, step: int, batch: "Batch") -> Frame:
     with sharing():
         sequences = sequence_views(model, task, batch, most=POSITIONS)
         return Frame(model, memory_views(model, task), sequences, task.facts(model))
-
-
-def _batch(run: "TrainedRun", seed: int) -> "Batch":
-    """A few sequences of the task; fewer if their attention takes much room."""
-    batch, model = run.batch(SEQUENCES, seed=seed), run.config.model
-    T, last = (min(n, POSITIONS) for n in (batch.tokens.shape[1], batch.last))
-    size = model.attention.n_heads * T * ((model.n_layers - 1) * T + last)  # the last layer answers what is asked
-    return batch.part(0, max(1, MAP_BYTES // size))
 
 
 def _spread(steps: Sequence[int], most: int) -> list[int]:

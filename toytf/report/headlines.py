@@ -5,6 +5,7 @@ after those that are declared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from string import Formatter
@@ -81,7 +82,10 @@ def _candidates(place: int, section: TableSection) -> Iterator[_Candidate]:
             own = _without_sizes(row.quantity)
             smaller = len(series[own]) - 1 - series[own].index(row)
             later = 0 if declared else [*series].index(own)
-            phrase = _phrase(row.quantity, headline) if declared else _titled(row.quantity)
+            phrase = _titled(row.quantity)
+            if declared:
+                with suppress(KeyError, ValueError):  # it has no factor of that name, or not of that format
+                    phrase = _Words().vformat(headline.phrase, (), row.quantity.at)
             on = f" (on {section.on})" if section.on else ""
             yield _Candidate(headline.rank + smaller + later, place, phrase + on, row)
 
@@ -123,14 +127,6 @@ def _names(headline: Headline, quantity: Quantity) -> bool:
     """Is it its label, or one that its pattern shows?"""
     hidden = (quantity.is_variant and not quantity.group.short) or quantity.group.place == "full"
     return quantity.label == headline.label or (fnmatchcase(quantity.label, headline.label) and not hidden)
-
-
-def _phrase(quantity: Quantity, headline: Headline) -> str:
-    """The phrase with the factors of a metric; its title if it has none of that name, or not of that format."""
-    try:
-        return _Words().vformat(headline.phrase, (), quantity.at)
-    except (KeyError, ValueError):
-        return _titled(quantity)
 
 
 class _Words(Formatter):

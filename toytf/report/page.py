@@ -100,7 +100,10 @@ class Figures:
         content = json.loads(figure.to_json())
         layout = content["layout"]
         layout.pop("template", None)
-        title = _shown(layout.pop("title", {}).get("text"))
+        # What plotly shows of a text: without the tags that it knows, with entities as characters; others stay literal.
+        title = re.sub(r"(?i)</?br/?(\s[^<>]*)?>", " ", layout.pop("title", {}).get("text") or "")
+        title = re.sub(r"(?i)</?(sup|sub|s|u|b|i|a|span|em)(\s[^<>]*)?>", "", title)
+        title = re.sub(r"&(#\d+|#x[\da-fA-F]+|\w+);", lambda entity: html.unescape(entity[0]), title)
         meta = layout.pop("meta", None)  # plotly takes anything there
         about = meta if isinstance(meta, dict) else {}
         layout["margin"] = {"l": 50, "r": 20, "t": 30 if layout.get("annotations") else 10, "b": 50}
@@ -111,13 +114,6 @@ class Figures:
             "steps": about.get("steps", False), "meanings": about.get("meanings", {}),
             "stars": about.get("stars", False),
         }  # fmt: skip
-
-
-def _shown(label: str | None) -> str:
-    """What plotly shows of a text: without the tags that it knows, with entities as characters; others stay literal."""
-    text = re.sub(r"(?i)</?br/?(\s[^<>]*)?>", " ", label or "")
-    text = re.sub(r"(?i)</?(sup|sub|s|u|b|i|a|span|em)(\s[^<>]*)?>", "", text)
-    return re.sub(r"&(#\d+|#x[\da-fA-F]+|\w+);", lambda entity: html.unescape(entity[0]), text)
 
 
 def _article(shown: Shown, number: int, store: Store, drawn: Figures, *, most: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from toytf.experiments.capacity import measures
 from toytf.experiments.capacity.case import CapacityCase, predicted_capacity
 from toytf.experiments.capacity.config import CapacityConfig
 from toytf.experiments.capacity.figures import capacity_figures
-from toytf.experiments.capacity.search import Largest, Searched, first_pairs, search_capacity
+from toytf.experiments.capacity.search import Searched, first_pairs, search_capacity
 from toytf.experiments.study import Found, Study, factors
 from toytf.measurement import Group, Measurement, Quantity, flat
 from toytf.memory.rounding import recall_by_bits
@@ -128,18 +128,14 @@ class Capacity(Study[CapacityCase]):
             line = None if predicted is None else measures.nats(predicted, n_answers) / units
             yield measures.HIDDEN_LOAD.measurement(measures.nats(p, n_answers) / units, theory=line)
         if searched.largest is not None and RULES[case.rule].search == "trained" and RULES[case.rule].width != "rank":
-            yield from self._rounded(case, searched.largest, 1 - error)
-
-    def _rounded(self, case: CapacityCase, largest: Largest, goal: float) -> Iterator[Measurement]:
-        """How few bits per weight the largest memory found needs, and how many bits of answers they hold."""
-        n = len(largest.association.keys)
-        recalls = recall_by_bits(largest.association, largest.memory)
-        enough = [bits for bits, recall in enumerate(recalls, start=1) if recall >= goal]
-        yield measures.PRECISION.measurement(
-            min(enough, default=None), theory=self._bits(n, 1 - goal) / case.n_parameters
-        )
-        used = (self._bits(n, 1 - recall) / bits for bits, recall in enumerate(recalls, start=1))
-        yield measures.BITS_USED.measurement(max(used) / case.n_parameters, limit=1.0)
+            n, goal = len(searched.largest.association.keys), 1 - error
+            recalls = recall_by_bits(searched.largest.association, searched.largest.memory)
+            enough = [bits for bits, recall in enumerate(recalls, start=1) if recall >= goal]
+            yield measures.PRECISION.measurement(
+                min(enough, default=None), theory=self._bits(n, 1 - goal) / case.n_parameters
+            )
+            used = (self._bits(n, 1 - recall) / bits for bits, recall in enumerate(recalls, start=1))
+            yield measures.BITS_USED.measurement(max(used) / case.n_parameters, limit=1.0)
 
     def _bits(self, n: int, error: float) -> float:
         """The information in the answers of n pairs, of which a fraction may be wrong; log₂ n! if each has its own."""

@@ -98,9 +98,6 @@ class Dynamics(Study[System]):
         """Pictures of every system as kept for the first seed, sharpness, and pictures over all systems."""
         from toytf.experiments.dynamics.figures import over_systems
 
-        for name in KEPT:
-            for case in self.cases():
-                figure = run.kept_figure(self._figure(name, case))
-                if figure is not None:
-                    yield self._figure(name, case), figure
+        names = [self._figure(kind, case) for kind in KEPT for case in self.cases()]
+        yield from ((name, figure) for name in names if (figure := run.kept_figure(name)) is not None)
         yield from over_systems(self.config, run.table)

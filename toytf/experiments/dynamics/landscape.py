@@ -62,25 +62,20 @@ def landscape(
         contours={"coloring": "none", "start": low + size, "end": high - size / 2, "size": size},
         hovertemplate="γ = (%{x:.2f}, %{y:.2f}): loss %{customdata:.3g}<extra></extra>",
     )  # fmt: skip
-    figure = empty_figure(ground, lines, *_optima(plane, float(np.hypot(x, y).max())))
+    figure = empty_figure(ground, lines)
+    if plane.minimiser is not None:  # else both optima are one cone that has no end
+        far, (best_x, best_y) = float(np.hypot(x, y).max()), plane.best
+        ray = {"x": [0, far * best_x], "y": [0, far * best_y], "mode": "lines", "line": BEST}
+        figure.add_scatter(**ray, name="best direction", hoverinfo="skip")
+        marker = {"symbol": "x", "size": 10, "color": MARKED, "line": {"width": 2, "color": MARKED}}
+        lowest = {"x": [plane.minimiser[0]], "y": [plane.minimiser[1]], "mode": "markers", "marker": marker}
+        figure.add_scatter(**lowest, name="lowest loss", hoverinfo="skip")
     figure.add_traces([*_ways(config, found, len(found.shown) - 1)])
     _animate(figure, config, found)
     figure.update_xaxes(title="γ₀", range=[x[0], x[-1]]).update_yaxes(title="γ₁", range=[y[0], y[-1]])
     says = SAYS.format(ratio=10**size)
     whole = ", ".join(filter(None, ["Loss and error over γ", title]))
     return styled(figure, whole, height=620).update_layout(meta={"says": says}, margin_b=120)
-
-
-def _optima(plane: Plane, far: float) -> Iterator[go.Scatter]:
-    """The best direction, as a ray, and where the loss is lowest; nothing if both are one cone that has no end."""
-    if plane.minimiser is not None:
-        x, y = plane.best
-        yield go.Scatter(
-            x=[0, far * x], y=[0, far * y], mode="lines", name="best direction", line=BEST, hoverinfo="skip"
-        )
-        marker = {"symbol": "x", "size": 10, "color": MARKED, "line": {"width": 2, "color": MARKED}}
-        x, y = plane.minimiser
-        yield go.Scatter(x=[x], y=[y], mode="markers", name="lowest loss", marker=marker, hoverinfo="skip")
 
 
 def _ways(config: DynamicsConfig, found: Trajectory, until: int) -> Iterator[go.Scatter]:

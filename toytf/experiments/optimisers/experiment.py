@@ -126,10 +126,8 @@ class Optimisers(Study[OptimisersCase]):
         from toytf.experiments.optimisers.figures import optimiser_figures
 
         yield from optimiser_figures(self.config, over_seeds(run.table), self._p)
-        for case in self.cases():
-            figure = run.kept_figure(f"vectors_{_file_name(self.label(case))}")
-            if figure is not None:
-                yield f"vectors_{_file_name(self.label(case))}", figure
+        names = [f"vectors_{_file_name(self.label(case))}" for case in self.cases()]
+        yield from ((name, figure) for name in names if (figure := run.kept_figure(name)) is not None)
 
     @cached_property
     def _p(self) -> Float[np.ndarray, "N"]:
@@ -196,7 +194,13 @@ class Optimisers(Study[OptimisersCase]):
         counts = None if inputs is None else np.bincount(inputs, minlength=N)
         alone = None
         if self._undisturbed(case):
-            alone = theory.strengths_after(self._shares(case, inputs), case.lr, case.n_outputs)
+            shares: Iterable[Float[np.ndarray, "N"]] = (
+                self._p for _ in range(case.n_steps)
+            )  # in the batch of each step
+            if inputs is not None:
+                parts = (inputs[start : start + case.size] for start in range(0, len(inputs), case.size))
+                shares = (np.bincount(batch, minlength=N) / len(batch) for batch in parts)
+            alone = theory.strengths_after(shares, case.lr, case.n_outputs)
         frequencies = ({} if counts is None else {"counts": counts}) | {"frequency": self._p}
         yield from measures.exponents(read, q, alone, frequencies)
         yield from measures.by_octave(measures.SCHEME, q, theory=alone, known=None if counts is None else counts > 0)
@@ -205,16 +209,6 @@ class Optimisers(Study[OptimisersCase]):
         """Is there a theory of inputs that are learned one by one, as with orthogonal vectors?"""
         plain = case.model == "matrix" and case.optimiser == "sgd" and not case.layer_norm
         return plain and self.config.start == "zeros" and self.config.late is None
-
-    def _shares(self, case: OptimisersCase, inputs: Int[np.ndarray, "n"] | None) -> Iterator[Float[np.ndarray, "N"]]:
-        """The share of every input in the batch of each step."""
-        N = self.config.n_inputs
-        if inputs is None:
-            yield from (self._p for _ in range(case.n_steps))
-            return
-        for start in range(0, len(inputs), case.size):
-            batch = inputs[start : start + case.size]
-            yield np.bincount(batch, minlength=N) / len(batch)
 
     def _vectors(self, case: OptimisersCase, memory: OnlineMemory, i: int) -> Any:
         from toytf.experiments.optimisers.figures import vectors_in_the_plane

@@ -44,8 +44,15 @@ def optimiser_figures(
     """Every figure that the cases give; table: rows of `over_seeds`."""
     table = table[~table["variant"]]
     yield from _errors(config, _of(table, ERROR))
-    yield from _stored(config, _of(table, STORED))
-    yield from _exponents(config, _of(table, RHO))
+    x, rows = _across(config), _of(table, STORED)
+    if x is not None and len(rows) and (rows["value"] > 0).all() and len(_curves_of(rows, config, x)) <= CURVES:
+        title, curves = f"How many of {config.n_inputs} inputs are recalled", _curves_of(rows, config, x)
+        yield "stored", scaling_curves(curves, title, x=AXES[x], y="inputs recalled", guides={})
+    rows = _of(table, RHO)
+    curves = _curves_of(rows[rows["name"] == ("counts" if config.samples else "frequency")], config, "lr")
+    if len(config.learning_rates) > 1 and 0 < len(curves) <= CURVES:
+        title, y = "How steeply inputs are stored by their frequency", "exponent ρ"
+        yield "rho", scaling_curves(curves, title, x="learning rate", y=y, guides={}, log_y=False)
     of_octave = octaves(len(p))
     mean_p = [float(f"{p[of_octave == k].mean():.2g}") for k in range(int(of_octave[-1]) + 1)]
     yield from _schemes(config, _few(_of(table, SCHEME), config), mean_p)
@@ -125,25 +132,18 @@ def _errors(config: OptimisersConfig, rows: pd.DataFrame) -> Iterator[tuple[str,
         yield from _drawn(config, at_largest, "lr", "learning_rate", f"Error by learning rate{where}")
 
 
-def _stored(config: OptimisersConfig, rows: pd.DataFrame) -> Iterator[tuple[str, go.Figure]]:
-    """Inputs recalled against the same factor, if that can be shown in one figure."""
-    x = _across(config)
-    if x is None or rows.empty or not (rows["value"] > 0).all():
-        return
-    curves = _curves_of(rows, config, x)
-    if len(curves) <= CURVES:
-        title = f"How many of {config.n_inputs} inputs are recalled"
-        yield "stored", scaling_curves(curves, title, x=AXES[x], y="inputs recalled", guides={})
-
-
 def _drawn(
     config: OptimisersConfig, rows: pd.DataFrame, x: str, name: str, title: str
 ) -> Iterator[tuple[str, go.Figure]]:  # fmt: skip
     """One figure, or several with fewer curves each."""
     for words, some in _parts(rows, config, x):
-        figure = scaling_curves(
-            _curves_of(some, config, x), ", ".join([title, *words]), x=AXES[x], y="error", guides=_floors(some, x)
-        )
+        here, guides = _against(some, x), dict[str, Callable[[float], float]]()
+        limits = here.groupby(x)["limit"]
+        if (here["limit"] > 0).all() and not (limits.nunique() > 1).any():  # what is unseen is the same for all curves
+            level = {float(at): float(value) for at, value in limits.first().items()}  # type: ignore[arg-type]
+            guides["least error: what is not yet seen"] = level.__getitem__
+        curves, whole = _curves_of(some, config, x), ", ".join([title, *words])
+        figure = scaling_curves(curves, whole, x=AXES[x], y="error", guides=guides)
         yield "_".join([name, *(word.replace(" ", "").replace("=", "") for word in words)]), figure
 
 
@@ -157,15 +157,6 @@ def _parts(rows: pd.DataFrame, config: OptimisersConfig, x: str) -> Iterator[tup
         word = WORDS[left[0]](value) or "no LayerNorm"
         for words, part in _parts(some, config, x):
             yield [word, *words], part
-
-
-def _exponents(config: OptimisersConfig, rows: pd.DataFrame) -> Iterator[tuple[str, go.Figure]]:
-    """ρ against the learning rate, with that of inputs that are learned alone."""
-    own = rows[rows["name"] == ("counts" if config.samples else "frequency")]
-    curves = _curves_of(own, config, "lr")
-    if len(config.learning_rates) > 1 and 0 < len(curves) <= CURVES:
-        title, y = "How steeply inputs are stored by their frequency", "exponent ρ"
-        yield "rho", scaling_curves(curves, title, x="learning rate", y=y, guides={}, log_y=False)
 
 
 def _schemes(
@@ -210,16 +201,6 @@ def _few(rows: pd.DataFrame, config: OptimisersConfig) -> pd.DataFrame:
         if len({label_of(row, config) for row in rows.itertuples()}) > CURVES and factor in rows:
             rows = rows[rows[factor] == rows[factor].max()]
     return rows if len({label_of(row, config) for row in rows.itertuples()}) <= CURVES else rows[:0]
-
-
-def _floors(rows: pd.DataFrame, x: str) -> dict[str, Callable[[float], float]]:
-    """What the samples leave unseen, if that is the same for all curves and above 0."""
-    rows = _against(rows, x)
-    by_x = rows.groupby(x)["limit"]
-    if rows["limit"].isna().any() or not (rows["limit"] > 0).all() or (by_x.nunique() > 1).any():
-        return {}
-    level = {float(at): float(value) for at, value in by_x.first().items()}  # type: ignore[arg-type]
-    return {"least error: what is not yet seen": lambda at: level[at]}
 
 
 def _varied(config: OptimisersConfig) -> list[str]:

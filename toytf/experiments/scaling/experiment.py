@@ -66,12 +66,8 @@ class Scaling(Study[ScalingCase]):
     def plain(self) -> Mapping[str, Scalar]:
         """A number of inputs, or of answers, that is the only one."""
         cases = self.cases()
-        unsaid: dict[str, Scalar] = {}
-        if len({case.n_inputs for case in cases}) == 1:
-            unsaid["n_inputs"] = cases[0].n_inputs
-        if len({case.n_outputs for case in cases}) == 1:
-            unsaid["n_outputs"] = cases[0].n_outputs
-        return unsaid
+        found = {"n_inputs": {case.n_inputs for case in cases}, "n_outputs": {case.n_outputs for case in cases}}
+        return {factor: value for factor, (value, *others) in found.items() if not others}
 
     def settings(self, *, by_dimension: bool) -> list[Setting]:
         """Schemes with frequencies and samples: those whose choice depends on the dimension, or the others."""

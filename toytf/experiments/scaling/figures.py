@@ -21,9 +21,7 @@ def scaling_figures(config: ScalingConfig, table: pd.DataFrame) -> Iterator[tupl
     """Measured errors with their spread over seeds; dashed is the error without simulation, grey are laws."""
     errors = table[(table["group"] == ERROR.name)]
     errors = errors.reindex(columns=[*dict.fromkeys([*errors.columns, "n_inputs", "n_outputs", "samples"])])
-    errors = errors.assign(
-        spread=errors["spread"] / len(config.seeds) ** 0.5
-    )  # of the mean: single seeds vary too much
+    errors = errors.assign(spread=errors["spread"] / len(config.seeds) ** 0.5)  # of the mean: seeds vary too much
     phrases = {scheme_name(scheme): scheme_phrase(scheme) for scheme in config.schemes}
     infinite, finite = errors[errors["samples"].isna()], errors[~errors["samples"].isna()]
     for (N, M, alpha), rows in _by(infinite, ["n_inputs", "n_outputs", "alpha"]):

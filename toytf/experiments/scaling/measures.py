@@ -91,8 +91,13 @@ def together(config: ScalingConfig, table: pd.DataFrame) -> Iterator[Measurement
         widest = part["d"].max()
         law = dimension_law(schemes[name], float(alpha), answers_grow=M == N)
         yield from _slope(powers_of_d, infinite, "d", least=config.fit_dimensions_from, law=law, at=at)
-        law, here = _sample_law(config, schemes[name], int(N), float(alpha)), finite[finite["d"] == widest]
-        least = config.fit_samples_from
+        law, here, least = None, finite[finite["d"] == widest], config.fit_samples_from
+        if not isinstance(
+            schemes[name], CountsScheme | PowerScheme
+        ):  # of what samples leave unseen: all seen are alike
+            p, used = theory.zipf(int(N), float(alpha)), [n for n in config.finite_samples if n >= least]
+            unseen = log_slope(used, [theory.unseen_mass(p, n) for n in used])
+            law = None if unseen is None else unseen.value
         yield from _slope(powers_of_n, here, "samples", least=least, law=law, at={**at, "d": widest})
         for d, with_samples in finite.groupby("d", sort=False):
             means = with_samples.groupby("samples")["value"].mean()
@@ -109,15 +114,6 @@ def _headlines(config: ScalingConfig, group: Group, phrase: str) -> Iterator[Hea
         yield Headline(f"*{scheme_name(scheme)}_a*", phrase, int(group is MORE_DATA or not law))
 
 
-def _sample_law(config: ScalingConfig, scheme: Scheme, N: int, alpha: float) -> float | None:
-    """The power of what the samples leave unseen, over the same samples; for schemes that store all they see alike."""
-    if isinstance(scheme, CountsScheme | PowerScheme):
-        return None
-    p, used = theory.zipf(N, alpha), [n for n in config.finite_samples if n >= config.fit_samples_from]
-    found = log_slope(used, [theory.unseen_mass(p, n) for n in used])
-    return None if found is None else found.value
-
-
 def _slope(
     group: Group, rows: pd.DataFrame, x: str, *, least: int, law: float | None, at: dict[str, Any]
 ) -> Iterator[Measurement]:
@@ -128,20 +124,11 @@ def _slope(
     if found is None:
         return
     yield group.measurement(found.value, theory=law, **at)
-    error = _bootstrapped(np.log(values.columns.to_numpy(dtype=float)), values.to_numpy())
-    if error is not None:
-        yield group.measurement(error, **at, error=True)
-
-
-def _bootstrapped(x: Float[np.ndarray, "k"], values: Float[np.ndarray, "seed k"]) -> float | None:
-    """The standard deviation of the slope when seeds are drawn again with replacement; None for a single seed."""
-    n = len(values)
-    if n < 2:
-        return None
+    n, log_x = len(values), np.log(values.columns.to_numpy(dtype=float))
     drawn = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
-    means = values[drawn].mean(1)
+    means: Float[np.ndarray, "resample k"] = values.to_numpy()[drawn].mean(1)
     means = means[(means > 0).all(1)]
-    if not len(means):
-        return None
-    centred = x - x.mean()
-    return float((np.log(means) @ centred / (centred**2).sum()).std(ddof=1))
+    if n > 1 and len(means):
+        centred: Float[np.ndarray, "k"] = log_x - log_x.mean()
+        error = float((np.log(means) @ centred / (centred**2).sum()).std(ddof=1))
+        yield group.measurement(error, **at, error=True)

@@ -94,11 +94,8 @@ class Storage(Study[StorageCase]):
 
     def figures(self, run: Run) -> Iterator[tuple[str, Any]]:
         """Scores of right values and rivals, and singular values, rule by rule, as kept for the first seed."""
-        for names in (SCORES_OF, SPECTRUM_OF):
-            for rule in self.config.rules:
-                figure = run.kept_figure(names.format(rule))
-                if figure is not None:
-                    yield names.format(rule), figure
+        names = [of_rule.format(rule) for of_rule in (SCORES_OF, SPECTRUM_OF) for rule in self.config.rules]
+        yield from ((name, figure) for name in names if (figure := run.kept_figure(name)) is not None)
 
 
 def rule_inputs(config: StorageConfig, seed: int, rule: str) -> RuleInputs:

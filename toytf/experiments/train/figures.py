@@ -25,7 +25,14 @@ def training_figures(run: "TrainedRun", onsets: Mapping[str, float]) -> Iterator
     """
     phrases = {run.config.train.loss: "trained", **(run.task.short_phrases if run.task.role_phrases else {})}
     yield from learning_figures(run, phrases=phrases, onsets=onsets)
-    yield from _probe_figures(run)
+    for config in run.config.probes:  # what was drawn at the last evaluation of the first seed, or if not, now
+        for on in ("", *run.config.evaluate_on) if config.reads_batch else ("",):
+            names = [figure_name(config.kind, on, detail) for detail in ("", *config.details)]
+            figures = {name: figure for name in names if (figure := run.kept_figure(name)) is not None}
+            undrawn = not figures and run.has_checkpoints and not run.has_ended(run.config.seeds[0])
+            if undrawn or any(map(run.lost_figure, names)):
+                figures |= probe_figures(run.probe(config.kind, on=on or None), config, on)
+            yield from figures.items()
     yield from _interventions(run)
     yield from _attention_maps(run)
 
@@ -49,18 +56,6 @@ def probe_figures(result: "ProbeResult", config: "ProbeConfig", on: str) -> dict
             figure.update_layout(title_text=f"{figure.layout.title.text} ({on})")
         figures[name] = figure
     return figures
-
-
-def _probe_figures(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
-    """What the probes drew at the last evaluation of the first seed; if that is not there, what they draw now."""
-    for config in run.config.probes:
-        for on in ("", *run.config.evaluate_on) if config.reads_batch else ("",):
-            names = [figure_name(config.kind, on, detail) for detail in ("", *config.details)]
-            figures = {name: figure for name in names if (figure := run.kept_figure(name)) is not None}
-            undrawn = not figures and run.has_checkpoints and not run.has_ended(run.config.seeds[0])
-            if undrawn or any(map(run.lost_figure, names)):
-                figures |= probe_figures(run.probe(config.kind, on=on or None), config, on)
-            yield from figures.items()
 
 
 def _interventions(run: "TrainedRun") -> Iterator[tuple[str, Any]]:
