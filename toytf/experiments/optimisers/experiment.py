@@ -194,9 +194,8 @@ class Optimisers(Study[OptimisersCase]):
         counts = None if inputs is None else np.bincount(inputs, minlength=N)
         alone = None
         if self._undisturbed(case):
-            shares: Iterable[Float[np.ndarray, "N"]] = (
-                self._p for _ in range(case.n_steps)
-            )  # in the batch of each step
+            # The share of every input in the batch of each step.
+            shares: Iterable[Float[np.ndarray, "N"]] = (self._p for _ in range(case.n_steps))
             if inputs is not None:
                 parts = (inputs[start : start + case.size] for start in range(0, len(inputs), case.size))
                 shares = (np.bincount(batch, minlength=N) / len(batch) for batch in parts)

@@ -133,15 +133,10 @@ def _pairs(config: StorageConfig, pairs: PairsConfig, seed: int) -> tuple[Associ
 
 
 def _stream(config: StorageConfig, seed: int, purpose: str) -> AssociationStream:
-    data = config.data
     return AssociationStream(
-        seed,
-        *sides(config.dimension),
-        distribution=data.distribution,
-        n_answers=data.n_answers,
-        purpose=purpose,
-        device=config.device,
-    )
+        seed, *sides(config.dimension), distribution=config.data.distribution, n_answers=config.data.n_answers,
+        purpose=purpose, device=config.device,
+    )  # fmt: skip
 
 
 def _hebbian_predictions(association: Association) -> dict[tuple[Group, Scalar], float]:
