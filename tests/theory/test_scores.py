@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from toytf.theory import extreme_level, hebbian_scores, optimum_scores
-from toytf.theory.statistical_dimension import _project
+from toytf.theory.dimension import _project
 
 
 @pytest.mark.parametrize(("p", "mean", "spread"), [(555, 2.275, 0.217), (345, 2.13, 0.24)])

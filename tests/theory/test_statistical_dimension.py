@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from toytf.theory import dimension_bound, dimension_curve, statistical_dimension
-from toytf.theory.statistical_dimension import _distance, _project, _smallest_uniforms
+from toytf.theory.dimension import _distance, _project, _smallest_uniforms
 
 # p: δ_0, E #active, E t*, sd t*, by direct sampling of all p scores with another program; errors up to .3 %.
 TABLE = {

@@ -10,8 +10,8 @@ import math
 import scipy
 
 from toytf.theory._domain import Real, at_least, rank_fits
+from toytf.theory.dimension import dimension_bound, dimension_curve, statistical_dimension
 from toytf.theory.spectra import top_energy
-from toytf.theory.statistical_dimension import dimension_bound, dimension_curve, statistical_dimension
 
 _SLACK = 1.01
 """Room for the error of the sampled δ at the ends of a bracket."""

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from toytf.theory._domain import Real, at_least
-from toytf.theory.statistical_dimension import statistical_dimension
+from toytf.theory.dimension import statistical_dimension
 
 
 @dataclass(frozen=True)
