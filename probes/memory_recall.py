@@ -3,7 +3,7 @@
 R(Ŵ) = (1/n) Σ_z 1{f(z) = argmax_y u_yᵀ Ŵ e_z}, over the candidates of each memory (Bietti et al. 2023, §5).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from toytf.memory import Association
 from toytf.memory.association import Readable
 from toytf.models.transformer import ToyTransformer
 from toytf.probe import Probe, ProbeResult
-from toytf.task import Batch, Memory, Task
+from toytf.task import Batch, Task
 
 RECALL = Group(
     "recall", "Recall, as a fraction of the pairs", "At 1 a learned matrix gives the right answer for every pair that "
@@ -65,7 +65,14 @@ class MemoryRecall(Probe):
         found: list[Measurement] = []
         failures: dict[str, list[str]] = {}
         wanted = memories(model, task)
-        group = replace(RECALL, headline=tuple(_headlines(wanted, task)))
+        headlines: list[Headline] = []  # what solves the task comes first, after all counts of pairs (probe `limits`)
+        for name, memory in wanted.items():
+            n, rank = len(memory.association.keys), int(bool(task.solution) and name not in task.solution)
+            recall = f"recall of {n} pair{'s' if n > 1 else ''}"
+            headlines.append(Headline(name, f"{memory.job}: {recall}" if memory.job else recall, rank + 2))
+            if memory.job_weighted:  # it says why fewer pairs may suffice
+                headlines.append(Headline(f"{name}_weighted", memory.job_weighted, rank))
+        group = replace(RECALL, headline=tuple(headlines))
         for name, memory in wanted.items():
             stored, read = memory.association, partial(model.read, memory.slot)
             own = _recall(stored, read, {"memory": name}, group)
@@ -85,16 +92,6 @@ class MemoryRecall(Probe):
                 )
                 found.append(KL.measurement(learned, ideal=0.0, chance=chance, memory=name))
         return ProbeResult(found, failures)
-
-
-def _headlines(wanted: Mapping[str, Memory], task: Task) -> Iterator[Headline]:
-    """What each memory is for; those that solve the task come first, after all counts of pairs (probe `limits`)."""
-    for name, memory in wanted.items():
-        n, rank = len(memory.association.keys), int(bool(task.solution) and name not in task.solution)
-        recall = f"recall of {n} pair{'s' if n > 1 else ''}"
-        yield Headline(name, f"{memory.job}: {recall}" if memory.job else recall, rank + 2)
-        if memory.job_weighted:
-            yield Headline(f"{name}_weighted", memory.job_weighted, rank)  # it says why fewer pairs may suffice
 
 
 def _recall(association: Association, read: Readable, at: Mapping[str, Scalar], group: Group) -> list[Measurement]:

@@ -5,17 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    PlainSerializer,
-    PositiveFloat,
-    PositiveInt,
-    Tag,
-    model_validator,
-)
+import pydantic
 
 from tasks.kept_file import KeptFile, one_answer_each, read_table
 from toytf.config.plugins import TaskConfig, TaskSizes
@@ -25,7 +15,7 @@ from toytf.errors import UserError, shortened
 N_INPUTS, N_OUTPUTS, ALPHA = 100, 5, 2.0
 """N, M and α, unless others are given."""
 
-Pair = tuple[str, str, PositiveFloat | None]
+Pair = tuple[str, str, pydantic.PositiveFloat | None]
 """Input, answer, and how often the input comes, on any scale."""
 
 COLUMNS, FREQUENCY = ("input", "answer"), "frequency"
@@ -81,15 +71,17 @@ def _kept(answers: str | Sequence[Pair]) -> str | dict[str, str]:
     return answers if isinstance(answers, str) else PAIRS.reference(answers)
 
 
-_Rule = Annotated[Literal["mod", "bijective"], Tag("rule")]
-_Pairs = Annotated[tuple[Pair, ...], AfterValidator(clear_pairs), Field(min_length=1), Tag("pairs")]
+_Rule = Annotated[Literal["mod", "bijective"], pydantic.Tag("rule")]
+_Pairs = Annotated[
+    tuple[Pair, ...], pydantic.AfterValidator(clear_pairs), pydantic.Field(min_length=1), pydantic.Tag("pairs")
+]
 _Given = str | list[tuple[str, str] | tuple[str, str, float]] | dict[Literal["file", "sha256"], str]
 
 Answers = Annotated[
     _Rule | _Pairs,
-    Discriminator(lambda given: "rule" if isinstance(given, str) else "pairs"),
-    BeforeValidator(_read, json_schema_input_type=_Given),
-    PlainSerializer(_kept, when_used="json"),
+    pydantic.Discriminator(lambda given: "rule" if isinstance(given, str) else "pairs"),
+    pydantic.BeforeValidator(_read, json_schema_input_type=_Given),
+    pydantic.PlainSerializer(_kept, when_used="json"),
 ]
 
 
@@ -108,11 +100,11 @@ class AssociationConfig(TaskConfig):
     roles: ClassVar[tuple[str, ...]] = ("all",)
 
     kind: Literal["association"]
-    n_inputs: PositiveInt | None = None
+    n_inputs: pydantic.PositiveInt | None = None
     """N (default 100, or those of the file)."""
-    n_outputs: PositiveInt | None = None
+    n_outputs: pydantic.PositiveInt | None = None
     """M, of `answers: mod` (default 5). More outputs than inputs compete, but are never right."""
-    alpha: float | None = Field(default=None, ge=0, le=20)
+    alpha: float | None = pydantic.Field(default=None, ge=0, le=20)
     """The z-th input has probability ∝ z^−α (default 2); 0: all are equally likely. The N inputs cut the distribution
     off, so that any α will do; the laws of Cabannes, Dohmatob, Bietti 2024 are about α > 1."""
     answers: Answers = "mod"
@@ -122,7 +114,7 @@ class AssociationConfig(TaskConfig):
     frequency; or the pairs themselves. A run keeps them in its own pairs.json."""
     construction: ConstructionConfig = ConstructionConfig()
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "AssociationConfig":
         if self.answers != "mod" and self.n_outputs is not None:
             says = "the file already says it" if self.pairs else "every input has an output of its own"

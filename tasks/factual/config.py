@@ -4,15 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PlainSerializer,
-    PositiveInt,
-    model_validator,
-)
+import pydantic
 
 from tasks.kept_file import KeptFile, one_answer_each, read_table
 from toytf.config.plugins import TaskConfig, TaskSizes
@@ -55,10 +47,12 @@ def _kept(facts: Sequence[Fact] | None) -> dict[str, str] | None:
 
 FactList = Annotated[
     tuple[Fact, ...],
-    BeforeValidator(FACTS.read, json_schema_input_type=str | list[Fact] | dict[Literal["file", "sha256"], str]),
-    AfterValidator(one_attribute_each),
-    PlainSerializer(_kept, when_used="json"),
-    Field(min_length=1),
+    pydantic.BeforeValidator(
+        FACTS.read, json_schema_input_type=str | list[Fact] | dict[Literal["file", "sha256"], str]
+    ),
+    pydantic.AfterValidator(one_attribute_each),
+    pydantic.PlainSerializer(_kept, when_used="json"),
+    pydantic.Field(min_length=1),
 ]
 
 
@@ -73,7 +67,7 @@ class ConstructionConfig(Config):
     pairs: Literal["least_squares", "hebbian"] = "least_squares"
     """With a feed-forward part, how it stores the pairs: by least squares on random hidden units, or by a sum over
     facts, which takes very many hidden units."""
-    steps: PositiveInt = 300
+    steps: pydantic.PositiveInt = 300
     """Steps of Adam for optimised values."""
 
 
@@ -84,15 +78,15 @@ class FactualConfig(TaskConfig):
     roles: ClassVar[tuple[str, ...]] = ("fact", "relation", "within_set")
 
     kind: Literal["factual"]
-    n_subjects: PositiveInt | None = None
+    n_subjects: pydantic.PositiveInt | None = None
     """S (default 16, or those of the file)."""
-    n_relations: PositiveInt | None = None
+    n_relations: pydantic.PositiveInt | None = None
     """R (default 16, or those of the file)."""
-    n_answers: PositiveInt | None = None
+    n_answers: pydantic.PositiveInt | None = None
     """D: answers of each relation, |A_r| (default 8, or those of the file)."""
     table: Literal["random", "structured"] = "random"
     """random: every answer uniform in A_r; structured: subjects in D groups, a group has one answer per relation."""
-    table_seed: NonNegativeInt = 0
+    table_seed: pydantic.NonNegativeInt = 0
     """The seed of the random table."""
     pools: Literal["disjoint", "shared"] = "disjoint"
     """Whether every relation has its own answers, or all relations share them."""
@@ -103,19 +97,19 @@ class FactualConfig(TaskConfig):
     """Only these subjects of the file (default: all)."""
     relations: Annotated[tuple[str, ...], Unique] = ()
     """Only these relations of the file (default: all)."""
-    n_noise: NonNegativeInt | None = None
+    n_noise: pydantic.NonNegativeInt | None = None
     """Noise tokens in the vocabulary (default: S + R)."""
-    seq_len: PositiveInt = 32
+    seq_len: pydantic.PositiveInt = 32
     """Tokens per sequence, T."""
     last: Literal["eos", "relation"] = "eos"
     """What comes last, where the answer is asked for: an end token, or the relation itself."""
-    subject_exponent: float = Field(default=0.0, ge=0, le=20)
+    subject_exponent: float = pydantic.Field(default=0.0, ge=0, le=20)
     """The k-th subject has probability ∝ k^−exponent; 0: all are equally likely."""
-    relation_exponent: float = Field(default=0.0, ge=0, le=20)
+    relation_exponent: float = pydantic.Field(default=0.0, ge=0, le=20)
     """The same for relations."""
     construction: ConstructionConfig = ConstructionConfig()
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "FactualConfig":
         least = 3 if self.last == "eos" else 2
         parts = "a subject, a relation and the end token" if self.last == "eos" else "a subject and a relation"

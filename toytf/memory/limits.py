@@ -82,11 +82,18 @@ def best_matrices(
     if rank is not None and rank >= min(association.keys.shape[1], d_out, different_keys(association), m):
         rank = None
     found = {"hebbian": hebbian(association), "least_squares": bi_whitened(association)}
-    if rank is None:
-        found["max_margin"] = _largest_margin(association, iterations, quick=quick)
-    else:
+    if rank is not None:
         found["max_margin"] = decide_rank(association, rank, iterations=min(iterations, FEW)).W.to(association.keys)
         found = {name: _cut(W, rank) for name, W in found.items()}
+    elif quick:
+        found["max_margin"] = decide(StorageProblem.of(association), iterations=min(iterations, FEW))[0].W
+    else:
+        problem = StorageProblem.of(association)
+        best = maximise_margin(problem, iterations=iterations, polished=False)[0]
+        if not best.margin_lower > 0 and iterations >= ITERATIONS:  # another one may store all
+            first = decide(problem, iterations=FEW)[0]
+            best = first if first.status is Status.FEASIBLE else best
+        found["max_margin"] = best.W
     if not quick and not bool(association.recalled(found["max_margin"]).all()):
         trained = train_matrix(association, generator(0, "limits"), rank, steps=iterations)
         large = rank is not None or iterations < ITERATIONS
@@ -132,18 +139,6 @@ def store_easiest(
         recalled = int(association.recalled(W).sum())
         best, most = (W, recalled) if recalled > most else (best, most)
     return best
-
-
-def _largest_margin(association: Association, iterations: int, *, quick: bool) -> Float[Tensor, "d_out d_in"]:
-    """The matrix of largest margin, or one that stores all if the first does not; quick: any that stores."""
-    problem = StorageProblem.of(association)
-    if quick:
-        return decide(problem, iterations=min(iterations, FEW))[0].W
-    best = maximise_margin(problem, iterations=iterations, polished=False)[0]
-    if best.margin_lower > 0 or iterations < ITERATIONS:
-        return best.W
-    first = decide(problem, iterations=FEW)[0]
-    return first.W if first.status is Status.FEASIBLE else best.W
 
 
 def competing(association: Association) -> int:

@@ -14,18 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from toytf import theory
 from toytf.measurement import Group, Headline, Measurement
 from toytf.memory.association import Association, Readable, exact, right_and_rivals
 from toytf.memory.limits import competing, different_keys, matrix_limits
-from toytf.theory import (
-    extreme_level,
-    gaussian_singular_values,
-    hebbian_scores,
-    hebbian_singular_values,
-    maximal_margin,
-    optimum_scores,
-    top_energy,
-)
 
 MARGIN = Group(
     "margin", "Margins", "By how much the right value outscores its best rival; above 0 the pair is recalled.",
@@ -137,15 +129,15 @@ def measure_margins(association: Association, memory: Readable) -> list[Measurem
     vectors.
     """
     unit, margins = score_unit(association, memory), exact(association.margins(memory))
-    metrics, theory = {"negative": float((~(margins > 0)).double().mean())}, {}
+    metrics, predicted = {"negative": float((~(margins > 0)).double().mean())}, {}
     rivalled = margins[margins.isfinite()]
     if 0 < unit < math.inf and len(rivalled):
         shortest, middle, mean = rivalled.min(), rivalled.quantile(0.5), rivalled.mean()
         metrics |= {"min": float(shortest) / unit, "median": float(middle) / unit, "mean": float(mean) / unit}
         n_values = competing(association)
         if isinstance(memory, Tensor) and n_values > 1 and _is_plain(association):
-            theory["min"] = maximal_margin(len(margins), *_dimensions(association), n_values=n_values)
-    return _measurements(MARGIN, metrics, theory)
+            predicted["min"] = theory.maximal_margin(len(margins), *_dimensions(association), n_values=n_values)
+    return _measurements(MARGIN, metrics, predicted)
 
 
 def measure_scores(association: Association, memory: Readable) -> list[Measurement]:
@@ -173,7 +165,9 @@ def measure_scores(association: Association, memory: Readable) -> list[Measureme
         return _measurements(SCORES, metrics, {})
     d_in, d_out = _dimensions(association)
     stretch = math.sqrt(d_out / min(d_out, n_values - 1))  # fewer values are longer in the space of their differences
-    best = optimum_scores(n_values, maximal_margin(len(association.keys), d_in, d_out, n_values=n_values) / stretch)
+    best = theory.optimum_scores(
+        n_values, theory.maximal_margin(len(association.keys), d_in, d_out, n_values=n_values) / stretch
+    )
     predicted = {"correct_mean": best.mean, "correct_spread": best.spread, "rival_spread": best.rival_spread}
     return _measurements(SCORES, metrics, {name: stretch * value for name, value in predicted.items()})
 
@@ -193,9 +187,9 @@ def score_levels(association: Association) -> dict[str, float]:
     if m < 2 or not _is_plain(association):
         return {}
     return {
-        "t*: best weights at capacity": optimum_scores(m).mean,
-        "√(2 log m): largest of m normal scores": extreme_level(m),
-        "√(d_in d_out / n): mean of the Hebbian rule": hebbian_scores(n, *_dimensions(association)).mean,
+        "t*: best weights at capacity": theory.optimum_scores(m).mean,
+        "√(2 log m): largest of m normal scores": theory.extreme_level(m),
+        "√(d_in d_out / n): mean of the Hebbian rule": theory.hebbian_scores(n, *_dimensions(association)).mean,
     }
 
 
@@ -238,8 +232,8 @@ def measure_spectrum(W: Float[Tensor, "d_out d_in"], n: int) -> list[Measurement
     if d_in == d_out and n > 0:
         metrics["distance_hebbian"] = float(np.abs(s - _hebbian_quantiles(k, n)).mean())
     fourth_moment, edge = _gaussian_moment_and_edge(rank, d_in, d_out)
-    theory = {"fourth_moment": fourth_moment, "largest": edge, "effective_rank": k / fourth_moment}
-    return _measurements(SPECTRUM, metrics, theory)
+    predicted = {"fourth_moment": fourth_moment, "largest": edge, "effective_rank": k / fourth_moment}
+    return _measurements(SPECTRUM, metrics, predicted)
 
 
 def compared_spectra(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[np.ndarray, "k"]]:
@@ -248,8 +242,8 @@ def compared_spectra(W: Float[Tensor, "d_out d_in"], n: int) -> dict[str, Float[
     if not len(s):
         return {}
     d_out, d_in = W.shape
-    spectra = {"measured": s, "Gaussian matrix": gaussian_singular_values(int((s > 0).sum()), d_in, d_out)}
-    return spectra | ({"Hebbian matrix": hebbian_singular_values(d_in, n)} if d_in == d_out and n > 0 else {})
+    spectra = {"measured": s, "Gaussian matrix": theory.gaussian_singular_values(int((s > 0).sum()), d_in, d_out)}
+    return spectra | ({"Hebbian matrix": theory.hebbian_singular_values(d_in, n)} if d_in == d_out and n > 0 else {})
 
 
 def measure_utilisation(association: Association, memory: Readable, rank: int | None = None) -> list[Measurement]:
@@ -299,9 +293,11 @@ def measure_lost(association: Association, memory: Readable) -> list[Measurement
     return _measurements(LOST, metrics, {})
 
 
-def _measurements(group: Group, metrics: Mapping[str, float], theory: Mapping[str, float]) -> list[Measurement]:
+def _measurements(group: Group, metrics: Mapping[str, float], predicted: Mapping[str, float]) -> list[Measurement]:
     """One for each measure, beside its prediction if it has one."""
-    return [group.measurement(value, measure=measure, theory=theory.get(measure)) for measure, value in metrics.items()]
+    return [
+        group.measurement(value, measure=measure, theory=predicted.get(measure)) for measure, value in metrics.items()
+    ]
 
 
 def _dimensions(association: Association) -> tuple[int, int]:
@@ -314,8 +310,8 @@ def _is_plain(association: Association) -> bool:
     return association.candidates is None and different_keys(association) == len(association.keys)
 
 
-_gaussian_quantiles = functools.cache(gaussian_singular_values)
-_hebbian_quantiles = functools.cache(hebbian_singular_values)
+_gaussian_quantiles = functools.cache(theory.gaussian_singular_values)
+_hebbian_quantiles = functools.cache(theory.hebbian_singular_values)
 
 
 @functools.cache
@@ -325,6 +321,6 @@ def _gaussian_moment_and_edge(rank: int, d_in: int, d_out: int) -> tuple[float, 
     ⟨s⁴⟩ is a sum over quantiles of the same density at a larger size, where it is an integral to five digits.
     """
     k, larger = min(d_in, d_out), math.ceil(4096 / min(d_in, d_out))
-    quantiles = gaussian_singular_values(larger * rank, larger * d_in, larger * d_out)
-    edge = (1 + math.sqrt(k / max(d_in, d_out))) / math.sqrt(top_energy(rank, d_in, d_out))
+    quantiles = theory.gaussian_singular_values(larger * rank, larger * d_in, larger * d_out)
+    edge = (1 + math.sqrt(k / max(d_in, d_out))) / math.sqrt(theory.top_energy(rank, d_in, d_out))
     return float((quantiles**4).sum() / (larger * k)), edge

@@ -66,7 +66,12 @@ def values_of(key: str, given: Any) -> Values:
         ends = "two different numbers above 0" if name == "log" else "two different numbers"
         raise UserError(f"{key} = {shortened(str(given))}: {name} goes between {ends}")
     between = [_at(name, lo, hi, i / (last - 1)) for i in range(1, last - 1)]
-    values = (lo, *_rounded(between, lo, hi, DIGITS if name == "log" else MOST_DIGITS - 3), hi)
+    values = (lo, *between, hi)
+    for digits in range(DIGITS if name == "log" else MOST_DIGITS - 3, MOST_DIGITS + 1):  # that keep them in their order
+        rounded = (lo, *(float(f"{value:.{digits}g}") for value in between), hi)
+        if tuple(sorted(set(rounded), reverse=lo > hi)) == rounded:
+            values = rounded
+            break
     if not isinstance(lo, int) or not isinstance(hi, int):
         return Values(values, log=name == "log")
     values = tuple(int(value) if float(value).is_integer() else value for value in values)
@@ -109,13 +114,3 @@ def _called(key: str, given: Any, forms: dict[str, str], n: int) -> tuple[str, S
 def _at(name: str, lo: float, hi: float, part: float) -> float:
     """The value a part of the way from lo to hi."""
     return float(lo * (hi / lo) ** part) if name == "log" else float(lo + (hi - lo) * part)
-
-
-def _rounded(between: Sequence[float], lo: float, hi: float, digits: int) -> list[float]:
-    """The values between two ends with so many digits, or as many as keep them in their order."""
-    for n in range(digits, MOST_DIGITS + 1):
-        found = [float(f"{value:.{n}g}") for value in between]
-        ordered = [lo, *found, hi]
-        if sorted(set(ordered), reverse=lo > hi) == ordered:
-            return found
-    return list(between)

@@ -147,7 +147,12 @@ class ThreeSteps(Study[ThreeStepsCase]):
             chance = association(name, vectors).chance
             yield RECALL.measurement(recall(name, G, vectors), name, ideal=1.0, chance=chance)
             yield from _accuracy(config, seed, weights, vectors, f"step{number}")
-        yield from _accuracy(config, seed, _read_out(config, weights, vectors), vectors, "read_out")
+        scaled = {}  # until what W_KQ2 and W_KQ1 should store has the given mean score; a sign is kept
+        for name in ("W_KQ2", "W_KQ1"):
+            W = getattr(weights, name)
+            mean = right_entries(name, read(name, W, vectors)).mean().abs()
+            scaled[name] = W * (getattr(config.read_out, name) / mean.clamp(min=torch.finfo(W.dtype).tiny))
+        yield from _accuracy(config, seed, replace(weights, **scaled), vectors, "read_out")
         if case.samples == max(config.samples):
             title = f"Signals of the three steps ({case.samples} sequences per step, seed {seed})"
             yield Drawn("signals", partial(_signal_maps, config, signals, title))
@@ -307,18 +312,6 @@ def _accuracy(
     ceiling = theory.induction_ceiling(config.seq_len) if known else None
     yield ACCURACY.measurement(float(right) / n, when, theory=ceiling, chance=1 / config.n_tokens)
     yield ATTENTION.measurement(float(largest) / n, f"largest_{when}", chance=1 / config.seq_len)
-
-
-def _read_out(
-    config: ThreeStepsConfig, weights: model.InductionWeights, vectors: model.Vectors
-) -> model.InductionWeights:
-    """W_KQ2 and W_KQ1 scaled until what they should store has the given mean score; a sign is kept."""
-    scaled = {}
-    for name in ("W_KQ2", "W_KQ1"):
-        W = getattr(weights, name)
-        mean = right_entries(name, read(name, W, vectors)).mean().abs()
-        scaled[name] = W * (getattr(config.read_out, name) / mean.clamp(min=torch.finfo(W.dtype).tiny))
-    return replace(weights, **scaled)
 
 
 def batches(
