@@ -9,17 +9,7 @@ import pytest
 
 from toytf.errors import UserError
 from toytf.fits import log_slope, power_law
-from toytf.measurement import (
-    Group,
-    Measurement,
-    Quantity,
-    Reference,
-    as_row,
-    flat,
-    from_json,
-    quantity_of,
-    to_json,
-)
+from toytf.measurement import Group, Measurement, Quantity, Reference, as_row, flat, from_json, quantity_of, to_json
 from toytf.tidy import last_of_each, over_seeds, tidy
 
 STORED = Group("capacity", "Associations stored", variants=("end",))

@@ -19,11 +19,7 @@ def settings_with(**given: str) -> list[str]:
     """What a process that was started with these settings has when torch is loaded."""
     clean = {name: value for name, value in os.environ.items() if name not in OWN}
     ended = subprocess.run(
-        [sys.executable, "-c", SHOWN.format(names=OWN)],
-        env=clean | given,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", SHOWN.format(names=OWN)], env=clean | given, capture_output=True, text=True, check=True
     )
     return ended.stdout.split()
 

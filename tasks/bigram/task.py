@@ -285,9 +285,7 @@ def count_triggers(
 
 
 def contains_trapped(
-    tokens: Int[Tensor, "batch position"],
-    triggers: Int[Tensor, "batch trigger"],
-    output_of: Int[Tensor, "batch token"],
+    tokens: Int[Tensor, "batch position"], triggers: Int[Tensor, "batch trigger"], output_of: Int[Tensor, "batch token"]
 ) -> Bool[Tensor, "batch"]:
     """Does a sequence hold a trigger from which outputs never leave the triggers?
 

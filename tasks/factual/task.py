@@ -216,10 +216,7 @@ class FactualTask(Task):
         given_relation, marginal = table.answers_given_relation(*p), table.answer_distribution(*p)
         p_relation = table.pair_distribution(*p).sum(0)
         reached = {
-            "accuracy": {
-                "marginal": float(marginal.max()),
-                "relation_only": float(p_relation @ given_relation.max(1)),
-            },
+            "accuracy": {"marginal": float(marginal.max()), "relation_only": float(p_relation @ given_relation.max(1))},
             "loss": {"marginal": table.entropy(*p), "relation_only": table.conditional_entropy(*p)},
         }
         return [

@@ -9,12 +9,7 @@ import pytest
 
 import toytf
 from toytf.claims import choose
-from toytf.config.shipped import (
-    claim_files,
-    config_files,
-    config_folder,
-    shipped_file,
-)
+from toytf.config.shipped import claim_files, config_files, config_folder, shipped_file
 from toytf.errors import UserError
 from toytf.experiments.launch import default_directory
 

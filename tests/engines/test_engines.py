@@ -15,11 +15,7 @@ from tests.engines.waiting import appear
 from toytf.engines import Ended, EngineOptions, Job, JobLost, run_jobs
 from toytf.errors import Interrupted, RunFailed, UserError
 
-OPTIONS = {
-    "here": EngineOptions(),
-    "process": EngineOptions(jobs=2),
-    "ray": EngineOptions("ray", jobs=2),
-}
+OPTIONS = {"here": EngineOptions(), "process": EngineOptions(jobs=2), "ray": EngineOptions("ray", jobs=2)}
 
 
 pytestmark = pytest.mark.heavy

@@ -10,15 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytf.memory.online import Model, OnlineMemory, random_memory
-from toytf.memory.online_training import (
-    Descent,
-    Trained,
-    batches,
-    population,
-    spaced_steps,
-    stream,
-    train,
-)
+from toytf.memory.online_training import Descent, Trained, batches, population, spaced_steps, stream, train
 from toytf.memory.readout import read_out, storage_exponent
 from toytf.optimizers import orthogonalised
 from toytf.theory import zipf

@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.memory.problems import (
-    FEASIBLE,
-    INFEASIBLE,
-    UNKNOWN,
-    decide_one,
-    largest_margin,
-    margin_of,
-    pairs,
-)
+from tests.memory.problems import FEASIBLE, INFEASIBLE, UNKNOWN, decide_one, largest_margin, margin_of, pairs
 from toytf.memory import (
     Association,
     AssociationStream,

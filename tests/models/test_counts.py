@@ -202,9 +202,7 @@ def test_the_fast_forward_counts_at_the_last_position(variant: str):
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"n_layers": 2}, {"position": "normal"}, {"norm": "layer"}],
-    ids=["two layers", "positions", "LayerNorm"],
+    "fields", [{"n_layers": 2}, {"position": "normal"}, {"norm": "layer"}], ids=["two layers", "positions", "LayerNorm"]
 )
 def test_counts_are_not_taken_where_order_or_norms_matter(fields: dict[str, Any]):
     model, tokens = build(fields), some_tokens()

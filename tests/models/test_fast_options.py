@@ -52,9 +52,7 @@ def louder(monkeypatch: pytest.MonkeyPatch) -> Louder:
 
 
 FORWARDS = pytest.mark.parametrize(
-    ("fields", "last", "by_this"),
-    [({}, None, table_forward), (BAG, 1, count_forward)],
-    ids=["tables", "counts"],
+    ("fields", "last", "by_this"), [({}, None, table_forward), (BAG, 1, count_forward)], ids=["tables", "counts"]
 )
 
 

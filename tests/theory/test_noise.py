@@ -5,12 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from toytf.theory import (
-    attention_recall,
-    feed_forward_recall,
-    noise_step,
-    relative_spread,
-)
+from toytf.theory import attention_recall, feed_forward_recall, noise_step, relative_spread
 
 # α, N, cv at m = 1024 and T = 32: √(N / (αTm)).
 SPREADS = [(0.5, 32, 0.044), (0.5, 128, 0.088), (0.5, 512, 0.177), (0.2, 128, 0.140), (0.2, 512, 0.280)]

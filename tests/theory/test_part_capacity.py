@@ -48,11 +48,7 @@ def _selects(own: torch.Tensor, others: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: selector_capacity(0, 3), "d = 0|d is 0"),
-        (lambda: mlp_capacity(8, 8, 0), "width"),
-    ],
+    ("call", "message"), [(lambda: selector_capacity(0, 3), "d = 0|d is 0"), (lambda: mlp_capacity(8, 8, 0), "width")]
 )
 def test_sizes_below_one_are_refused(call: object, message: str):
     with pytest.raises(ValueError, match=message):

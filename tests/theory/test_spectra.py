@@ -3,12 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from toytf.theory import (
-    fourth_moment_hebbian,
-    gaussian_singular_values,
-    hebbian_singular_values,
-    top_energy,
-)
+from toytf.theory import fourth_moment_hebbian, gaussian_singular_values, hebbian_singular_values, top_energy
 
 
 def normalised(W: np.ndarray) -> np.ndarray:

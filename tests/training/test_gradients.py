@@ -82,9 +82,7 @@ def test_on_another_device_no_value_is_read() -> None:
     """On the meta device there are no values: whatever asked for one, or for a shape that needs one, would fail."""
     model, task, batch, config = parts_of(loss="in_context")
     moved = Batch(
-        batch.tokens.to("meta"),
-        batch.targets.to("meta"),
-        {name: role.to("meta") for name, role in batch.roles.items()},
+        batch.tokens.to("meta"), batch.targets.to("meta"), {name: role.to("meta") for name, role in batch.roles.items()}
     )
     found = gradients_of((model.to("meta"), task, moved, config))
     assert all(value is not None and value.device.type == "meta" for value in found.values())

@@ -151,10 +151,7 @@ def test_a_task_that_says_nothing_of_parts_marks_what_is_asked(monkeypatch: pyte
 def test_of_several_parts_of_a_token_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     task, model = setting("quickstart", **TINY)
     late = (torch.arange(12) >= 6).expand(3, 12)
-    for parts, expected in (
-        ({"late": late, "any": torch.ones_like(late)}, [1] * 6 + [0] * 6),
-        ({}, [-1] * 12),
-    ):
+    for parts, expected in (({"late": late, "any": torch.ones_like(late)}, [1] * 6 + [0] * 6), ({}, [-1] * 12)):
         monkeypatch.setattr(type(task), "annotate", lambda task, batch, parts=parts: Annotation(parts))
         _, (view, *_) = views_of(task, model)
         assert view.part_of.tolist() == expected
@@ -165,10 +162,7 @@ def test_of_several_parts_of_a_token_the_first_counts(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [
-        ("quickstart", TINY),
-        ("factual/quick", {**FEW_FACTS, "model__n_layers": 2, "model__attention__residual": True}),
-    ],
+    [("quickstart", TINY), ("factual/quick", {**FEW_FACTS, "model__n_layers": 2, "model__attention__residual": True})],
 )
 def test_of_a_long_sequence_some_positions_are_shown_and_the_others_counted(name: str, fields: dict[str, Any]) -> None:
     task, model = setting(name, **fields)

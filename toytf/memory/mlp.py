@@ -70,11 +70,7 @@ class MLPMemory:
 
 
 def mlp_hermite(
-    association: Association,
-    width: int,
-    degree: int,
-    generator: torch.Generator,
-    activation: Activation | None = None,
+    association: Association, width: int, degree: int, generator: torch.Generator, activation: Activation | None = None
 ) -> MLPMemory:
     """Store every pair by its Hermite features of one degree q after random hidden units.
 

@@ -121,8 +121,7 @@ def _next_rung(sizes: Sequence[int], stored: Mapping[int, bool], scan: int) -> i
 
 
 def run_together(
-    searches: Mapping[Name, Generator[int, Status, Bracket]],
-    ask: Callable[[dict[Name, int]], dict[Name, Status]],
+    searches: Mapping[Name, Generator[int, Status, Bracket]], ask: Callable[[dict[Name, int]], dict[Name, Status]]
 ) -> dict[Name, Bracket]:
     """Drive several searches in step, so that their questions can be answered as one batch."""
     found: dict[Name, Bracket] = {}

@@ -63,11 +63,7 @@ class Decision:
 
 
 def decide(
-    problem: StorageProblem,
-    *,
-    tolerance: Real = 0.01,
-    iterations: int = 400,
-    whiten: bool = True,
+    problem: StorageProblem, *, tolerance: Real = 0.01, iterations: int = 400, whiten: bool = True
 ) -> list[Decision]:
     """Decide storage for every instance at once: conjugate directions on f in whitened coordinates.
 

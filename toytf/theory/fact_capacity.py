@@ -36,14 +36,7 @@ def attention_and_mlp_suffice(
 
 
 def attention_suffices(
-    n_subjects: int,
-    n_relations: int,
-    n_answers: int,
-    *,
-    d_model: int,
-    n_heads: int,
-    d_head: int,
-    disjoint: bool = True,
+    n_subjects: int, n_relations: int, n_answers: int, *, d_model: int, n_heads: int, d_head: int, disjoint: bool = True
 ) -> bool:
     """Do d ≥ R + D and H d_h ≥ S + R hold? Then the values of subjects and relations can hold all facts as a sum.
 

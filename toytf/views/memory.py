@@ -114,10 +114,7 @@ class MemoryView:
         from toytf.figures import heat_maps
 
         beside = "to be stored" if self.is_distribution else "Hebbian: the plain sum"
-        panels = {
-            "learned": (self.learned, self.keys, self.values),
-            beside: (self.ideal, self.keys, self.values),
-        }
+        panels = {"learned": (self.learned, self.keys, self.values), beside: (self.ideal, self.keys, self.values)}
         return heat_maps(panels, self.title, x=self.columns, y=self.rows)
 
     @property

@@ -135,10 +135,7 @@ class NoiseLearning(Study[Setting]):
         N, T, alpha = case.n_tokens, self.config.seq_len, case.alpha
         for m in sorted(self.config.samples):
             steps = _take_steps(self.config, case, m, seed)
-            predicted = {
-                "FF": theory.feed_forward_recall(N, alpha, m),
-                "V": theory.attention_recall(N, T, alpha, m),
-            }
+            predicted = {"FF": theory.feed_forward_recall(N, alpha, m), "V": theory.attention_recall(N, T, alpha, m)}
             for part in PARTS:
                 recall = float(steps[part].mean())
                 yield NOISE_RECALL.measurement(recall, part, contexts=m, theory=predicted[part], chance=1 / (N + 1))

@@ -170,10 +170,7 @@ def test_a_collapse_is_the_relative_spread_over_widths() -> None:
     loads = stored(lambda d, m: 1.0, 32).assign(value=[2.0, 3.0, 4.0] * 3)
     found = {one.flat: one.value for one in collapse(loads)}
     assert found == pytest.approx(
-        {
-            **{f"collapse/trained_mlp_d{d}": 1 / 3 for d in (8, 16, 32)},
-            "collapse/trained_mlp": math.sqrt(6 / 8) / 3,
-        }
+        {**{f"collapse/trained_mlp_d{d}": 1 / 3 for d in (8, 16, 32)}, "collapse/trained_mlp": math.sqrt(6 / 8) / 3}
     )
 
 

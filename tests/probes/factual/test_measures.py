@@ -231,8 +231,7 @@ def test_answers_that_two_subjects_share_are_one_for_recall(gaps: FactualTask) -
 
 @pytest.mark.parametrize("task", [{"last": "relation"}, {"pools": "shared"}, {"seq_len": 3, "n_noise": 0}])
 @pytest.mark.parametrize(
-    "kind",
-    ["facts", "ownership", "value_memory", "additivity", "fact_storage", "pair_memory", "value_alignment"],
+    "kind", ["facts", "ownership", "value_memory", "additivity", "fact_storage", "pair_memory", "value_alignment"]
 )
 def test_other_forms_of_the_task_can_be_probed(kind: str, task: dict[str, Any]) -> None:
     facts = small(**task)

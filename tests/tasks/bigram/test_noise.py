@@ -232,9 +232,7 @@ def test_every_shown_output_is_known_without_noise():
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
-def test_the_best_loss_in_context_depends_on_whether_the_output_is_known(
-    alpha: float,
-):
+def test_the_best_loss_in_context_depends_on_whether_the_output_is_known(alpha: float):
     """Known: some earlier occurrence of the trigger was followed by something else than τ; one position at a time."""
     task = make(alpha)
     batch, noise = task.survey, task.noise[1]
