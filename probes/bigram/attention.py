@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.bigram.config import AttentionProbeConfig
-from tasks.bigram.reading import followed, tokens_before
+from tasks.bigram.task import followed, tokens_before
 from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer
 from toytf.observed import observed

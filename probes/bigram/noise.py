@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.bigram.config import NoiseProbeConfig
-from tasks.bigram.reading import followed
+from tasks.bigram.task import followed
 from toytf.holder import memories
 from toytf.measurement import Group, Headline, Measurement
 from toytf.models.transformer import ToyTransformer

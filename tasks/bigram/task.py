@@ -35,7 +35,6 @@ from tasks.bigram.config import EXTRA, SHAKESPEARE, BigramConfig
 from tasks.bigram.corpus import BigramTable, load_table
 from tasks.bigram.floors import heuristic_floors, optimal_levels, to_beat
 from tasks.bigram.memories import bigram_memories
-from tasks.bigram.reading import followed
 from tasks.bigram.sampler import draw_chains, draw_without_replacement
 from toytf.errors import UserError
 from toytf.measurement import Measurement, Reference
@@ -45,7 +44,6 @@ from toytf.randomness import generator as stream
 from toytf.task import DATA, FLOOR, Annotation, Batch, Memory, Task
 
 _VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥"}
-
 
 STATISTIC = replace(
     DATA,
@@ -59,6 +57,16 @@ STATISTIC = replace(
     ),
 )  # fmt: skip
 UNTRAPPED = ", in sequences without a loop (a → e → a)"
+
+
+def tokens_before(batch: Batch) -> Int[Tensor, "b t"]:
+    """z_{t−1}; −1 before the first position, and for what the task merely shows in front: it is no occurrence."""
+    return torch.nn.functional.pad(batch.tokens.masked_fill(~batch.roles["all"], -1)[:, :-1], (1, 0), value=-1)
+
+
+def followed(batch: Batch) -> Bool[Tensor, "b t t"]:
+    """[b, t, s]: does s ≤ t come right after a token z_t?"""
+    return (tokens_before(batch)[:, None, :] == batch.tokens[:, :, None]).tril()
 
 
 class BigramTask(Task):

