@@ -6,6 +6,7 @@ Beside it what several share: the installed command, packages of strangers, refu
 import fcntl
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from toytf.config.sections import digest
 from toytf.experiments.launch import run_config
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a background job began with it ignored
 
 
 HEAVY = {"browser", "install", "installed", "command", "ray"}

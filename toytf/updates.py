@@ -1,4 +1,4 @@
-"""The one loop behind every training: clear the gradients, get new ones, take a step."""
+"""What every descent repeats, of models and of memories: clear the gradients, get new ones, take a step."""
 
 from collections.abc import Callable, Iterator
 

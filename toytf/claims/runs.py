@@ -48,7 +48,8 @@ def finish_runs(runs: Sequence[ClaimRun], options: EngineOptions) -> Ending:
         for n_ended, ended in enumerate(ending, 1):
             run, error = by_name[ended.job.name], ended.error
             if isinstance(error, UserError | SystemRefused | JobLost):
-                say(ended.traceback.rstrip())
+                if ended.traceback:
+                    say(ended.traceback.rstrip())
                 raise error
             left.ended(run.minutes, ended.seconds / 60)
             how = "failed" if error is not None else "done"

@@ -146,9 +146,7 @@ class CheckpointStore:
         except (OSError, SafetensorError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise ValueError(reason(error)) from None
         if written != found:
-            raise ValueError(
-                "its checksum does not match" if written else "it has no checksum: an earlier version wrote it"
-            )
+            raise ValueError("its checksum does not match" if written else "it has no checksum")
         if set(header) != FIELDS[suffix]:
             raise ValueError("it is a different file of the checkpoint")
         if (header["seed"], header["step"]) != (self.seed, step):

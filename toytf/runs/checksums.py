@@ -1,6 +1,6 @@
 """checksums.json of a run: what its files were when toytf wrote them, so that a damaged one is named and not used.
 
-A file that is not listed was not written by this version, and is taken as it is.
+A file that is not listed is taken as it is.
 """
 
 import hashlib
