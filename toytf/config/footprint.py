@@ -32,7 +32,7 @@ def _sizes(content: Mapping[str, object], path: str = "") -> dict[str, int]:
     for key, value in content.items():
         if isinstance(value, Mapping):
             found |= _sizes(value, f"{path}{key}.")
-        elif not key.endswith(("seed", "seeds", "threads", "steps", "every", "iterations")):
+        elif f"{path}{key}" != "train.steps" and not key.endswith(("seed", "seeds", "threads", "every", "iterations")):
             numbers = [one for one in (value if isinstance(value, list | tuple) else [value]) if type(one) is int]
             found |= {f"{path}{key}": max(numbers)} if numbers else {}
     return found
