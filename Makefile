@@ -13,7 +13,7 @@ test: $(READY)  ## the tests, on two cores
 	$(BIN)/pytest -n 2 --dist worksteal
 
 heavy: $(READY)  ## the tests of processes, packages, pages in a browser, Ray, and of all configs and documents
-	$(BIN)/pytest -n 2 --dist worksteal -m heavy
+	$(BIN)/pytest -n 2 --dist worksteal -m 'heavy and not slow'
 
 fuzz: $(READY)  ## 20,000 hostile configs, overrides, tables and run directories, on two cores
 	$(BIN)/python -m tests.hostile

@@ -166,7 +166,7 @@ def follow(document: str, *, shortened: bool = True) -> None:
                 printed = "".join(type_command(words, shortened=shortened) for words in block.commands)
             if block.language == "text" and not shortened:
                 missing += missing_lines(block.content, printed)
-    assert missing == []
+    assert not missing, missing
 
 
 def type_command(words: list[str], *, shortened: bool) -> str:

@@ -69,10 +69,10 @@ def tiny(config: ExperimentConfig, **more: Any) -> ExperimentConfig:
         changes = {**TRAINING, "task": TASKS[config.task.kind]}
         if any(probe.kind == "margins_over_time" for probe in config.probes):
             changes["train"] = LOOKED_BACK_ON
-        else:  # no metric has its name from these
-            content["train"]["optimizer"] = {"kind": "sgd", "lr": 0.1}
-        if config.model.init == "ideal":
-            changes["train"] = {**TRAINING["train"], "steps": 0}  # a step on so few sequences would spoil it
+        else:
+            content["train"]["optimizer"] = {"kind": "sgd", "lr": 0.1}  # no metric has its name from these
+            if config.model.init == "ideal":
+                changes["train"] = {**TRAINING["train"], "steps": 0}  # a step on so few sequences would spoil it
     if isinstance(config, CapacityConfig):
         small = small_sizes(config)
         changes = {"dimensions": [*small["d"]], "draws": 1, "resolution": 0.9, "trained": {"steps": 50}}
