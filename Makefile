@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+unexport PYTHONDONTWRITEBYTECODE  # the tests start a hundred processes
+
 .PHONY: quickstart test heavy fuzz slow lint format docs bench clean
 
 quickstart: $(READY)  ## train an induction head; the page is runs/quickstart/report.html

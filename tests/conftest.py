@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -40,9 +41,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("heavy")
 
 
+CHECKED = {"memory", "models", "probes", "tasks", "theory", "training", "views"}
+"""Folders of the tests of packages with shapes."""
+decorate = jaxtyping.jaxtyped
+
+
+def checked_once(**options: Any) -> Callable[[Any], Any]:
+    """jaxtyping's decorator, but not for what is defined inside a function: its checks would be compiled every time."""
+    checked = decorate(**options)
+    return lambda defined: defined if "<locals>" in defined.__qualname__ else checked(defined)
+
+
+jaxtyping.jaxtyped = checked_once
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Shapes are checked at every call, but not where whole runs repeat thousands of calls that others have checked."""
-    jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("repeats_runs") is not None)
+    """Shapes are checked in the tests of their packages, but not where whole runs repeat what others have checked."""
+    whole = item.get_closest_marker("repeats_runs") is not None or item.get_closest_marker("heavy") is not None
+    jaxtyping.config.update("jaxtyping_disable", whole or item.nodeid.split("/")[1] not in CHECKED)
 
 
 # Timings are not tested, and a failure should be the same one again.

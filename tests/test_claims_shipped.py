@@ -51,9 +51,10 @@ def _breaks(run: Run, config: FillingConfig) -> set[str]:
 def _with_sizes(run: Run, given: dict[str, dict[Any, Any]]) -> set[str]:
     """The metrics of a run, had it had other sizes."""
     found: set[str] = set()
+    columns = run.columns
     for name in run.history.columns:
         kind = next((kind for kind in KINDS if name.startswith(reference_name(kind, ""))), None)
-        about = run.columns.get(name if kind is None else name.removeprefix(reference_name(kind, "")))
+        about = columns.get(name if kind is None else name.removeprefix(reference_name(kind, "")))
         if about is not None:
             at = {factor: given.get(factor, {}).get(value, value) for factor, value in about.at.items()}
             other = flat(replace(about, at=at))
