@@ -70,7 +70,7 @@ def test_a_mistake_in_a_config_ends_with_2_and_one_line(name: str, command: "Com
     """A file that cannot be read, an argument that is no text, parts that do not fit; test_config.py has them all."""
     mistake = MISTAKES[name]
     ended = command("run", mistake.source(tmp_path), *mistake.overrides, cwd=tmp_path)
-    _is_one_line(ended, *mistake.says)
+    _is_one_line((ended.returncode, ended.stdout, ended.stderr), *mistake.says)
     assert not (tmp_path / "runs").exists()
 
 
@@ -93,29 +93,33 @@ def test_a_mistake_in_a_config_ends_with_2_and_one_line(name: str, command: "Com
     ids=lambda value: " ".join(Path(str(part)).name for part in value),
 )
 def test_a_wrong_name_ends_with_2_and_one_line(
-    arguments: list[object], says: list[str], command: "Command", tmp_path: Path
+    arguments: list[object],
+    says: list[str],
+    invoke: "Callable[..., Ended]",
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a_file").touch()
-    _is_one_line(command(*arguments, cwd=tmp_path), *says)
+    ended = invoke(*arguments)
+    _is_one_line((ended.code, ended.out, ended.err), *says)
 
 
-def test_without_arguments_it_helps(command: "Command", tmp_path: Path) -> None:
-    ended = command(cwd=tmp_path)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert all(name in ended.stdout for name in ("run", "list", "inspect", "probe", "claims", "bench"))
+def test_without_arguments_it_helps(invoke: "Callable[..., Ended]") -> None:
+    ended = invoke()
+    assert (ended.code, ended.err) == (0, "")
+    assert all(name in ended.out for name in ("run", "list", "inspect", "probe", "claims", "bench"))
 
 
 @pytest.mark.parametrize(
     "arguments",
     [["run"], ["run", QUICKSTART, "--otu", "x"], ["rnu"], ["probe", "x", "--step", "last"], ["list", "a", "b"]],
 )
-def test_a_wrong_usage_ends_with_2_and_no_traceback(
-    arguments: list[object], command: "Command", tmp_path: Path
-) -> None:
-    ended = command(*arguments, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert re.fullmatch(r"toytf: .+\(see toytf --help\)\n", ended.stderr)
-    assert "Traceback" not in ended.stderr
+def test_a_wrong_usage_ends_with_2_and_no_traceback(arguments: list[object], invoke: "Callable[..., Ended]") -> None:
+    ended = invoke(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert re.fullmatch(r"toytf: .+\(see toytf --help\)\n", ended.err)
+    assert "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize(
@@ -155,9 +159,10 @@ def test_a_mistake_that_only_the_model_shows_leaves_no_run_behind(
     assert invoke("run", tiny_config, "--out", tmp_path / "run").code == 0
 
 
-def _is_one_line(ended: "subprocess.CompletedProcess[str]", *says: str) -> None:
-    assert "Traceback" not in ended.stderr
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert re.fullmatch(r"toytf: .+\n", ended.stderr)
+def _is_one_line(ended: tuple[int, str, str], *says: str) -> None:
+    code, out, err = ended
+    assert "Traceback" not in err
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"toytf: .+\n", err)
     for part in says:
-        assert part in ended.stderr
+        assert part in err

@@ -103,7 +103,9 @@ def test_a_package_s_study_is_named_fitted_drawn_and_resumed_like_our_own(
     run = ("run", "chance.yaml", "--out", "run")
     ended = command(*run, cwd=tmp_path, PYTHONPATH=str(installed))
     assert ended.returncode == 0, ended.stderr
-    assert "Two tokens agree by chance" in ended.stdout
+    assert ended.stdout.startswith("Measured 3 cases in 2 seeds.\nTwo tokens agree by chance (n_tokens = 8): 0.12")
+    row = r"^Two tokens agree by chance \(n_tokens = 2\) +0\.\d+ ± 0\.\d+ +0\.500  coincidence/N2$"
+    assert re.search(row, ended.stdout, re.MULTILINE)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     for n in (2, 4, 8):
         # 4096 pairs and two seeds: four standard errors

@@ -1,7 +1,6 @@
 """What `toytf run` says at its end: one or two sentences and a short table, for everything that ships."""
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import pytest
 from markupsafe import escape
 
 import toytf
-from tests.tiny import COPY, THIRD_PARTY, tiny
+from tests.tiny import tiny
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.config.shipped import config_files
 from toytf.experiments.opened import story_of
@@ -20,7 +19,7 @@ from toytf.report.story import percent
 from toytf.runs import run as runs
 
 if TYPE_CHECKING:
-    from conftest import Command, Ended, Install
+    from conftest import Ended
 
 pytestmark = pytest.mark.repeats_runs
 
@@ -108,31 +107,6 @@ def test_verbose_prints_every_metric(invoke: "Callable[..., Ended]", quick: toyt
     assert len(named) == len(shown.rows) + shown.others
     assert "recall/W_KQ1/causal" in named  # a variant
     assert (full[0], full[-3:]) == (short[0], short[-3:])
-
-
-def test_a_stranger_s_task_probe_and_study_end_with_a_sentence_without_declaring_anything(
-    install: "Install", command: "Command", tmp_path: Path
-) -> None:
-    shutil.copytree(THIRD_PARTY, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    site = str(install(tmp_path / "source"))
-    for name, content in {
-        "copy": COPY,
-        "coincidence": "{experiment: coincidence, n_tokens: [2, 4], threads: 1}",
-    }.items():
-        (tmp_path / f"{name}.yaml").write_text(content)
-    task, study = (
-        command("run", f"{name}.yaml", "logging.wandb=off", "--out", name, cwd=tmp_path, PYTHONPATH=site).stdout
-        for name in ("copy", "coincidence")
-    )
-    assert re.match(
-        r"(Solved|Partly learned|Not learned): .+ of the answers are right \(ideal 100 %, chance 20.0 %\)\.", task
-    )
-    shown = (r"accuracy on answers .* eval/all_accuracy", r"Says the token before \(previous\) .* agreement/previous")
-    assert all(re.search(f"^{row}$", task, re.MULTILINE) for row in shown)
-    assert study.startswith("Measured 2 cases in 1 seed.\nTwo tokens agree by chance (n_tokens = 4): 0.2")
-    assert re.search(
-        r"^Two tokens agree by chance \(n_tokens = 2\) +0\.\d+ +0\.500  coincidence/N2$", study, re.MULTILINE
-    )
 
 
 def test_a_page_reads_the_files_of_a_run_once(quick: toytf.Run, monkeypatch: pytest.MonkeyPatch) -> None:

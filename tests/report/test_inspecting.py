@@ -1,6 +1,7 @@
 """`toytf inspect` on any directory: the page of what is there, or one clear line."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -132,7 +133,7 @@ def test_a_run_without_provenance_has_its_page(
     assert page.errors == []
 
 
-def test_the_page_of_a_stranger_s_task_says_what_the_package_says(
+def test_the_end_and_the_page_of_a_stranger_s_task_say_what_the_package_says(
     install: "Install", command: "Command", tmp_path: Path, visit: "Callable[..., Visit]"
 ) -> None:
     shutil.copytree(THIRD_PARTY, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
@@ -140,6 +141,12 @@ def test_the_page_of_a_stranger_s_task_says_what_the_package_says(
     (tmp_path / "copy.yaml").write_text(f"# {TITLE}\n{COPY}")
     ended = command("run", "copy.yaml", "logging.wandb=off", "--out", "run", cwd=tmp_path, PYTHONPATH=site)
     assert ended.returncode == 0, ended.stderr
+    assert re.match(
+        r"(Solved|Partly learned|Not learned): .+ of the answers are right \(ideal 100 %, chance 20.0 %\)\.",
+        ended.stdout,
+    )
+    rows = (r"accuracy on answers .* eval/all_accuracy", r"Says the token before \(previous\) .* agreement/previous")
+    assert all(re.search(f"^{row}$", ended.stdout, re.MULTILINE) for row in rows)
     page = visit(tmp_path / "run" / "report.html").shown()
     text = page.page.locator("body").text_content()
     assert page.page.locator("h1").inner_text() == TITLE

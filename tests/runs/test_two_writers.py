@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from toytf.errors import UserError
 from toytf.runs.lock import NAME, locked
 
 if TYPE_CHECKING:
-    from conftest import Command
+    from conftest import Ended
 
 pytestmark = pytest.mark.heavy
 
@@ -23,10 +24,10 @@ pytestmark = pytest.mark.heavy
 COMMAND = Path(sys.executable).with_name("toytf")
 
 
-@pytest.mark.parametrize("resume", [True, False])
 def test_the_second_of_two_commands_is_refused_and_the_first_ends(
-    resume: bool, tiny_config: Path, command: "Command", tmp_path: Path
+    tiny_config: Path, invoke: "Callable[..., Ended]", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     changes = ["train.steps=100", "seeds=[0,1]", "train.evaluation.every=50"]
     first = subprocess.Popen(
         [COMMAND, "run", tiny_config, *changes, "--out", "run"],
@@ -37,10 +38,11 @@ def test_the_second_of_two_commands_is_refused_and_the_first_ends(
     while first.poll() is None and not (tmp_path / "run" / "checkpoints").exists():
         time.sleep(0.01)
     first.send_signal(signal.SIGSTOP)  # whatever the second takes, the first is not done meanwhile
-    second = command("run", tiny_config, *changes, "--out", "run", *["--resume"] * resume, cwd=tmp_path)
-    assert (second.returncode, second.stdout) == (2, "")
-    assert f"toytf: run is in use: process {first.pid} on" in second.stderr
-    assert len(second.stderr.splitlines()) == 1
+    for resume in (["--resume"], []):
+        second = invoke("run", tiny_config, *changes, "--out", "run", *resume)
+        assert (second.code, second.out) == (2, "")
+        assert f"toytf: run is in use: process {first.pid} on" in second.err
+        assert len(second.err.splitlines()) == 1
     first.send_signal(signal.SIGCONT)
     _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
@@ -81,11 +83,11 @@ def test_a_lock_is_not_taken_twice_even_in_one_process(tmp_path: Path) -> None:
         assert (tmp_path / NAME).exists()
 
 
-def test_two_checks_of_claims_do_not_share_a_folder(command: "Command", tmp_path: Path) -> None:
+def test_two_checks_of_claims_do_not_share_a_folder(invoke: "Callable[..., Ended]", tmp_path: Path) -> None:
     with locked(tmp_path):
-        ended = command("claims", "gradient_lemmas", "--out", tmp_path, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "is in use" in ended.stderr
+        ended = invoke("claims", "gradient_lemmas", "--out", tmp_path)
+    assert (ended.code, ended.out) == (2, "")
+    assert "is in use" in ended.err
 
 
 def test_a_run_can_be_read_while_another_process_writes_it(tiny_config: Path, tmp_path: Path) -> None:

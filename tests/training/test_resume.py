@@ -70,27 +70,27 @@ def wait_for_rows(out: Path, rows: int, process: "subprocess.Popen[bytes]") -> N
 @pytest.mark.heavy
 @pytest.mark.parametrize("trial", range(2))
 def test_a_run_killed_at_random_steps_and_resumed_has_the_same_bits(
-    config: Path, uninterrupted: Path, tmp_path: Path, trial: int
+    config: Path, uninterrupted: Path, tmp_path: Path, trial: int, invoke: "Callable[..., Ended]"
 ) -> None:
     chance = random.Random(trial)
     out = tmp_path / "killed"
-    command = [COMMAND, "run", config, "--out", out, "--resume"]
+    words = ["run", config, "--out", out, "--resume"]
     all_rows = (uninterrupted / "metrics.jsonl").read_bytes().count(b"\n")
     for rows in sorted(chance.sample(range(all_rows - 5), 2)):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([COMMAND, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for_rows(out, rows, process)
         time.sleep(chance.random() * 0.02)
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert not (out / "summary.json").exists()
-    subprocess.run(command, check=True, capture_output=True)
+    assert invoke(*words).code == 0
     assert record(out) == record(uninterrupted)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_saves_and_says_how_to_continue(
-    config: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
+    config: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals, invoke: "Callable[..., Ended]"
 ) -> None:
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
@@ -102,9 +102,9 @@ def test_an_interrupted_run_saves_and_says_how_to_continue(
     assert process.returncode == 130
     last = errors.strip().splitlines()[-1]
     assert "stopped at step" in last
-    again = last.partition("to continue: ")[2].split()
-    assert again[0] == "toytf"
-    subprocess.run([COMMAND, *again[1:]], check=True, capture_output=True)
+    program, *words = last.partition("to continue: ")[2].split()
+    assert program == "toytf"
+    assert invoke(*words).code == 0
     assert record(out) == record(uninterrupted)
 
 
