@@ -262,9 +262,10 @@ def _names(group: Group, module: str, found: list[tuple[str, Group]]) -> dict[st
     outside = [maker for maker in makers if not maker.startswith(tuple(packages))]
     names: dict[str, tuple[str, ...] | None] = {}
     for experiment, name, kinds in _metrics():
-        inside = [maker for maker in makers if maker.startswith(_package(experiment))]
-        if name.partition("/")[0] == group.name and module in (inside or outside):
-            names.setdefault(name, kinds)
+        if name.partition("/")[0] == group.name:
+            inside = [maker for maker in makers if maker.startswith(_package(experiment))]
+            if module in (inside or outside):
+                names.setdefault(name, kinds)
     return names
 
 

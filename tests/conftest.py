@@ -31,6 +31,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a backgro
 
 HEAVY = {"browser", "install", "installed", "command", "ray"}
 """Fixtures of a browser, of packages, of processes that each load torch: a test that asks for one is `heavy`."""
+WORDS = {*HEAVY, "heavy", "visit"}
+"""One of these is in every file of heavy tests."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The heavy group imports the files of its tests alone."""
+    asked = config.getoption("markexpr").startswith("heavy") and collection_path.name.startswith("test_")
+    return True if asked and not WORDS & {*re.findall(r"\w+", collection_path.read_text(encoding="utf-8"))} else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HEAVY & set(getattr(item, "fixturenames", ())):
             item.add_marker("heavy")
+            assert WORDS & {*re.findall(r"\w+", item.path.read_text(encoding="utf-8"))}, f"{item.path}: see WORDS"
 
 
 CHECKED = {"memory", "models", "probes", "tasks", "theory", "training", "views"}

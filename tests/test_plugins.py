@@ -247,11 +247,11 @@ def test_a_stranger_s_package_that_hides_ours_is_named_in_one_line(
     else:
         hiding.mkdir()
         (hiding / ("__init__.py" if kind == "a package" else "mine.py")).touch()
-    for arguments in (["list"], ["run", "quickstart"], ["bench", "solver"]):
-        ended = command(*arguments, cwd=tmp_path, PYTHONPATH=str(hiding.parent))
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert ended.stderr.startswith(f'toytf: {hiding} hides the package "{name}" of toytf: rename it, or ')
-        assert len(ended.stderr.splitlines()) == 1
+    words = {"a module": ["list"], "a package": ["run", "quickstart"], "a folder": ["bench", "solver"]}[kind]
+    ended = command(*words, cwd=tmp_path, PYTHONPATH=str(hiding.parent))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f'toytf: {hiding} hides the package "{name}" of toytf: rename it, or ')
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_a_package_with_a_module_of_such_a_name_inside_hides_nothing(

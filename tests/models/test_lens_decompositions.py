@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformer_lens import ActivationCache
-from transformer_lens.tools.analysis import direct_logit_attribution
 
 from tests.models.toys import H, N, build, some_tokens
 from toytf.errors import UserError
@@ -93,6 +92,8 @@ def decompositions(cache: ActivationCache, **where: Any) -> dict[str, torch.Tens
 @given(shape=shapes())
 def test_logit_attributions_of_the_parts_add_up_to_the_logit(shape: dict[str, Any]):
     """Σ_parts attribution(part, y) = logit of y − b_U of y, for every way to split the stream. Rounding: 1e-9 of 10."""
+    from transformer_lens.tools.analysis import direct_logit_attribution  # a second: it imports every bridge
+
     lens, tokens = HookedToyTransformer(moved(shape)), some_tokens()
     logits, cache = lens.run_with_cache(tokens)
     right, wrong = (tokens + 1) % N, (tokens + 2) % N
