@@ -86,7 +86,7 @@ def test_as_many_outputs_as_tokens_are_still_no_tokens(tmp_path: Path):
         "probes": [],
         "logging.wandb": "off",
     }
-    run = toytf.run(CONFIGS / "factual/quick.yaml", changes, out=tmp_path / "run")
+    run = toytf.run(CONFIGS / "factual/quick.yaml", changes, out=tmp_path / "run", page=False)
     lens = run.lens()
     assert lens.cfg.d_vocab == lens.cfg.d_vocab_out == 6
     with pytest.raises(UserError, match="no next-token loss"):

@@ -63,7 +63,7 @@ def stopped(config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     with monkeypatch.context() as patch:
         patch.setattr(study, "CaseLine", Stops)
         with pytest.raises(Interrupted):
-            toytf.run(config, out=tmp_path / "run")
+            toytf.run(config, out=tmp_path / "run", page=False)
     return tmp_path / "run"
 
 
@@ -86,7 +86,7 @@ def test_a_run_tells_its_title_its_command_and_what_it_ran_with(
 
 
 def test_a_run_from_python_tells_the_same_command(config: Path, tmp_path: Path) -> None:
-    run = toytf.run(config, {"n": 5, "rules": ["hebbian"]}, out=tmp_path / "run", force=True)
+    run = toytf.run(config, {"n": 5, "rules": ["hebbian"]}, out=tmp_path / "run", force=True, page=False)
     (start,) = run.provenance.starts
     assert start.command == f"toytf run '{config}' n=5 'rules=[hebbian]' --out {run.directory} --force"
 
@@ -94,22 +94,22 @@ def test_a_run_from_python_tells_the_same_command(config: Path, tmp_path: Path) 
 def test_every_continuation_is_a_start_and_the_title_stays(stopped: Path, config: Path) -> None:
     assert len(read_provenance(stopped).starts) == 1
     config.write_text(config.read_text().replace(TITLE, "Another title"))
-    toytf.run(config, out=stopped, resume=True)
+    toytf.run(config, out=stopped, resume=True, page=False)
     told = read_provenance(stopped)
     assert told.title == TITLE
     assert [str(start.command).endswith("--resume") for start in told.starts] == [False, True]
 
 
 def test_a_finished_run_that_is_opened_again_gets_no_start(config: Path, tmp_path: Path) -> None:
-    run = toytf.run(config, out=tmp_path / "run")
+    run = toytf.run(config, out=tmp_path / "run", page=False)
     before = run.provenance
-    assert toytf.run(config, out=tmp_path / "run", resume=True).provenance == before
+    assert toytf.run(config, out=tmp_path / "run", resume=True, page=False).provenance == before
 
 
 def test_a_run_of_the_config_of_a_run_has_its_title(stopped: Path, tmp_path: Path) -> None:
-    again = toytf.run(stopped / "config.yaml", out=tmp_path / "again")
+    again = toytf.run(stopped / "config.yaml", out=tmp_path / "again", page=False)
     assert again.provenance.title == TITLE
-    continued = toytf.run(stopped / "config.yaml", resume=True)
+    continued = toytf.run(stopped / "config.yaml", resume=True, page=False)
     assert continued.directory == stopped
     assert (continued.provenance.title, len(continued.provenance.starts)) == (TITLE, 2)
 
@@ -173,7 +173,7 @@ def test_the_title_is_the_first_line_if_that_is_a_comment(text: str, title: str 
 def test_a_title_says_which_keys_are_not_those_of_the_config(
     changes: dict[str, Any], told: str, config: Path, tmp_path: Path
 ) -> None:
-    assert toytf.run(config, changes, out=tmp_path / "run").provenance.title == told
+    assert toytf.run(config, changes, out=tmp_path / "run", page=False).provenance.title == told
 
 
 def test_a_config_that_ships_has_its_title_and_not_that_of_its_base(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_what_yaml_has_no_word_for_is_shown_all_the_same() -> None:
 
 
 def test_a_mapping_has_no_title_and_is_shown_up_to_200_characters(tmp_path: Path) -> None:
-    run = toytf.run(STUDY, ["n=5"], out=tmp_path / "run")
+    run = toytf.run(STUDY, ["n=5"], out=tmp_path / "run", page=False)
     (start,) = run.provenance.starts
     assert run.provenance.title is None
     assert start.command == f"toytf.run({STUDY}, overrides=['n=5'], out='{tmp_path / 'run'}')"
@@ -235,7 +235,7 @@ GOOD = {"started": "now", "command": None, "toytf": "9", "commit": None, "python
 def test_a_damaged_or_foreign_file_says_nothing_and_stops_nothing(content: bytes, stopped: Path) -> None:
     (stopped / "provenance.json").write_bytes(content)
     assert toytf.Run.open(stopped).provenance == NOTHING
-    resumed = toytf.run(stopped / "config.yaml", resume=True)
+    resumed = toytf.run(stopped / "config.yaml", resume=True, page=False)
     assert (resumed.finished, resumed.provenance.title, len(resumed.provenance.starts)) == (True, None, 1)
 
 
@@ -247,7 +247,7 @@ def test_what_a_later_version_adds_is_passed_over_and_what_a_terminal_obeys_is_s
 
 
 def test_results_do_not_depend_on_it(config: Path, tmp_path: Path) -> None:
-    named, unnamed = toytf.run(config, out=tmp_path / "a"), toytf.run(STUDY, out=tmp_path / "b")
+    named, unnamed = toytf.run(config, out=tmp_path / "a", page=False), toytf.run(STUDY, out=tmp_path / "b", page=False)
     assert named.provenance != unnamed.provenance
     for name in RESULTS:
         assert (named.directory / name).read_bytes() == (unnamed.directory / name).read_bytes()
@@ -270,9 +270,9 @@ def test_a_disk_that_does_not_take_it_is_a_sentence_and_leaves_the_directory_fre
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "fsync", refuse)
         with pytest.raises(RunFailed, match=says):
-            toytf.run(config, out=tmp_path / "run")
+            toytf.run(config, out=tmp_path / "run", page=False)
     assert not (tmp_path / "run").exists()
-    assert toytf.run(config, out=tmp_path / "run").finished
+    assert toytf.run(config, out=tmp_path / "run", page=False).finished
 
 
 # --- the commit

@@ -46,7 +46,7 @@ def test_the_second_of_two_commands_is_refused_and_the_first_ends(
     first.send_signal(signal.SIGCONT)
     _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
-    alone = toytf.run(tiny_config, changes, out=tmp_path / "alone")
+    alone = toytf.run(tiny_config, changes, out=tmp_path / "alone", page=False)
     for name in ("metrics.jsonl", "summary.json", *(f"checkpoints/seed{seed}-step000100.training" for seed in (0, 1))):
         assert (tmp_path / "run" / name).read_bytes() == (alone.directory / name).read_bytes()
     assert not (tmp_path / "run" / NAME).exists()

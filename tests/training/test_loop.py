@@ -111,6 +111,7 @@ def test_parameters_move_from_the_step_that_unfreezes_them(tmp_path: Path) -> No
             "train.optimizer.weight_decay": 0.1,
         },
         out=tmp_path / "run",
+        page=False,
     )
     start, middle, end = (dict(run.model(step=step).named_parameters()) for step in (0, 10, 20))
     for name in start:
@@ -129,6 +130,7 @@ def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> 
             "configs/quickstart.yaml",
             {**TINY, "train.optimizer": {"kind": "sgd", "lr": 1e30}, "train.steps": 50},
             out=out,
+            page=False,
         )
     assert failure.value.exit_code == 1
     model = toytf.Run.open(out).model()
@@ -150,18 +152,20 @@ def test_a_full_disk_loses_no_checkpoint_and_can_be_resumed(tmp_path: Path, monk
 
     monkeypatch.setattr(checkpoints, "write_atomic", fills_up)
     with pytest.raises(RunFailed, match=r"disk is full.*--resume"):
-        toytf.run("configs/quickstart.yaml", TINY, out=out)
+        toytf.run("configs/quickstart.yaml", TINY, out=out, page=False)
     assert checkpoints.CheckpointStore(out / "checkpoints", 0).latest() == 8
     monkeypatch.undo()
-    toytf.run("configs/quickstart.yaml", TINY, out=out, resume=True)
-    toytf.run("configs/quickstart.yaml", TINY, out=whole)
+    toytf.run("configs/quickstart.yaml", TINY, out=out, resume=True, page=False)
+    toytf.run("configs/quickstart.yaml", TINY, out=whole, page=False)
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("overrides", [{"task.seq_len": 2}, {"task.n_tokens": 5}])
 def test_a_task_in_which_a_role_never_occurs_is_trained(overrides: dict[str, Any], tmp_path: Path) -> None:
     # T = 2 is too short to leave a trigger seen twice; five characters are all triggers, and every sequence is trapped.
-    run = toytf.run("configs/quickstart.yaml", {**TINY, "train.loss": "all", **overrides}, out=tmp_path / "run")
+    run = toytf.run(
+        "configs/quickstart.yaml", {**TINY, "train.loss": "all", **overrides}, out=tmp_path / "run", page=False
+    )
     assert run.finished
     assert "eval/untrapped_loss" not in run.summary
     assert "floor/untrapped_accuracy/most_frequent" not in run.summary
@@ -179,7 +183,7 @@ def test_a_metric_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
 def test_a_schedule_with_nothing_to_train_at_first_is_refused(tmp_path: Path) -> None:
     overrides = {**TINY, "model.freeze": ["*"], "model.unfreeze": {5: ["blocks.1.attn.W_K"]}}
     with pytest.raises(UserError, match="nothing to train before step 5"):
-        toytf.run("configs/quickstart.yaml", overrides, out=tmp_path / "run")
+        toytf.run("configs/quickstart.yaml", overrides, out=tmp_path / "run", page=False)
 
 
 @pytest.mark.parametrize("name", ["auto", "cpu"])
@@ -190,13 +194,15 @@ def test_a_device_has_one_name_so_that_a_run_can_be_resumed(name: str) -> None:
 
 def test_a_run_leaves_the_threads_of_its_process_alone(tmp_path: Path) -> None:
     before = torch.get_num_threads()
-    toytf.run("configs/quickstart.yaml", {**TINY, "train.steps": 1, "threads": before + 1}, out=tmp_path / "run")
+    toytf.run(
+        "configs/quickstart.yaml", {**TINY, "train.steps": 1, "threads": before + 1}, out=tmp_path / "run", page=False
+    )
     assert torch.get_num_threads() == before
 
 
 def test_nothing_to_train_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to train"):
-        toytf.run("configs/quickstart.yaml", {**TINY, "model.freeze": ["*"]}, out=tmp_path / "run")
+        toytf.run("configs/quickstart.yaml", {**TINY, "model.freeze": ["*"]}, out=tmp_path / "run", page=False)
 
 
 def test_checkpoints_are_log_spaced_and_regular() -> None:
@@ -284,7 +290,7 @@ def test_the_driver_calls_in_order_and_a_change_of_gradients_or_weights_counts()
 @pytest.mark.slow
 def test_the_quickstart_reaches_what_four_seeds_reached_before(tmp_path: Path) -> None:
     # Another implementation reached .96–.98 in four seeds at step 300, with W_OV2 and W_KQ2 fully recalled.
-    run = toytf.run("configs/quickstart.yaml", {"logging.wandb": "off"}, out=tmp_path / "run")
+    run = toytf.run("configs/quickstart.yaml", {"logging.wandb": "off"}, out=tmp_path / "run", page=False)
     assert run.summary["eval/untrapped_accuracy"] >= 0.9
     assert run.summary["recall/W_OV2"] == run.summary["recall/W_KQ2"] == 1.0
 
@@ -293,7 +299,7 @@ def test_the_quickstart_reaches_what_four_seeds_reached_before(tmp_path: Path) -
 def test_noise_turns_into_recall_without_the_last_feed_forward_part(tmp_path: Path) -> None:
     """Chen, Bruna, Bietti 2024: P(τ) ≈ α on clean prompts, far less without that part, and accuracy rises."""
     changes = {"logging.wandb": "off", "seeds": [0], "train.steps": 400}
-    summary = toytf.run("configs/bigram/noisy.yaml", changes, out=tmp_path / "run").summary
+    summary = toytf.run("configs/bigram/noisy.yaml", changes, out=tmp_path / "run", page=False).summary
     removed = "truncated@clean/blocks.1.mlp.W_out_rho0"
     assert summary["noise@clean/p_noise"] == pytest.approx(0.5, abs=0.1)
     assert summary[f"{removed}/p_noise"] <= summary["noise@clean/p_noise"] / 5
@@ -314,12 +320,12 @@ def test_a_ctrl_c_during_an_evaluation_saves_its_step_and_its_row(
 
     monkeypatch.setattr(SeedLearner, "evaluate", interrupted)
     with pytest.raises(Interrupted, match=r"stopped at step 1\d of 20; a checkpoint is saved"):
-        toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run")
+        toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run", page=False)
     monkeypatch.undo()
     stopped = toytf.Run.open(tmp_path / "run")
     assert stopped.history["step"].max() == 10
-    again = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run", resume=True)
-    whole = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "whole")
+    again = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "run", resume=True, page=False)
+    whole = toytf.run("configs/quickstart.yaml", TINY, out=tmp_path / "whole", page=False)
     assert again.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
 
 
@@ -330,4 +336,4 @@ def test_a_disk_that_is_full_does_not_hide_why_a_training_ends(monkeypatch: pyte
     monkeypatch.setattr(toytf.Run, "add_seconds", full)
     lr = {"train.optimizer": {"kind": "sgd", "lr": 1e30}, "device": "cpu"}
     with pytest.raises(RunFailed, match="not finite"):
-        toytf.run("configs/quickstart.yaml", {**TINY, **lr, "probes": []}, out=tmp_path / "run")
+        toytf.run("configs/quickstart.yaml", {**TINY, **lr, "probes": []}, out=tmp_path / "run", page=False)

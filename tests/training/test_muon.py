@@ -110,7 +110,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(
             asked = iter([False] * (step - 1) + [True] * 100)
             patched.setattr("toytf.training.driver.stop_asked", lambda asked=asked: next(asked))
             with pytest.raises(Interrupted):
-                toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True)
+                toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True, page=False)
     again = toytf.run("quickstart", config, out=tmp_path / "stopped", resume=True, page=False)
     names = ["metrics.jsonl", "summary.json"]
     names += [f"checkpoints/seed{seed}-step000020.{kind}" for seed in (0, 1) for kind in ("safetensors", "training")]
@@ -166,7 +166,7 @@ def test_a_wrong_option_is_refused_in_one_line(optimizer: dict[str, Any], says: 
 def test_a_training_without_any_matrix_is_refused(tmp_path: Path) -> None:
     overrides = {**TINY, "train.optimizer": {"kind": "muon"}, "model.freeze": ["blocks.*"], "probes": []}
     with pytest.raises(UserError, match=r"model\.freeze leaves none of them to train: choose adamw"):
-        toytf.run("quickstart", overrides, out=tmp_path / "run")
+        toytf.run("quickstart", overrides, out=tmp_path / "run", page=False)
 
 
 def test_all_else_is_trained_like_adamw_alone_would() -> None:

@@ -191,7 +191,7 @@ def test_a_memory_is_learned_from_when_its_recall_stays_above_chance(recalls: li
 
 
 def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:
-    run = toytf.run("configs/quickstart.yaml", {**FEW, "seeds": [0, 1]}, out=tmp_path / "run")
+    run = toytf.run("configs/quickstart.yaml", {**FEW, "seeds": [0, 1]}, out=tmp_path / "run", page=False)
     first, *others = story_of(run).sentences
     assert first.startswith("Not learned in any of 2 seeds: ")
     assert "of the answers that the context determines are right (ideal 100 %, best heuristic " in first
@@ -202,7 +202,12 @@ def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:
 
 def test_nothing_was_trained_without_a_step(tmp_path: Path) -> None:
     ideal, random = (
-        toytf.run("configs/bigram/ideal.yaml", {**FEW, "train.steps": 0, "seeds": [0], **more}, out=tmp_path / name)
+        toytf.run(
+            "configs/bigram/ideal.yaml",
+            {**FEW, "train.steps": 0, "seeds": [0], **more},
+            out=tmp_path / name,
+            page=False,
+        )
         for name, more in {
             "ideal": {"model.d_model": 512, "task.seq_len": 256, "train.evaluation.sequences": 32},
             "random": {"model.init": "random", "model.beta": {}},
@@ -216,7 +221,7 @@ def test_nothing_was_trained_without_a_step(tmp_path: Path) -> None:
 
 
 def test_a_run_on_the_way_says_where_it_is(tmp_path: Path) -> None:
-    run = toytf.run("configs/quickstart.yaml", FEW, out=tmp_path / "run")
+    run = toytf.run("configs/quickstart.yaml", FEW, out=tmp_path / "run", page=False)
     lines = run.metrics_file.read_bytes().splitlines(keepends=True)
     early = tmp_path / "early"
     early.mkdir()
@@ -239,7 +244,7 @@ def test_a_run_between_its_seeds_has_not_ended(steps: dict[int, int], says: str)
 
 
 def test_a_training_that_lacks_a_seed_has_not_ended(tmp_path: Path) -> None:
-    run = toytf.run("configs/quickstart.yaml", {**FEW, "seeds": [0, 1], "probes": []}, out=tmp_path / "run")
+    run = toytf.run("configs/quickstart.yaml", {**FEW, "seeds": [0, 1], "probes": []}, out=tmp_path / "run", page=False)
     early = tmp_path / "early"
     early.mkdir()
     for name in ("config.yaml", "columns.json"):
@@ -252,7 +257,7 @@ def test_a_training_that_lacks_a_seed_has_not_ended(tmp_path: Path) -> None:
 
 def test_a_training_that_begins_at_the_ideal_has_no_order_of_learning(tmp_path: Path) -> None:
     changed = {**FEW, "model.init": "ideal", "model.beta": {}, "model.d_model": 64, "train.loss": "untrapped"}
-    run = toytf.run("configs/bigram/ideal.yaml", {**changed, "seeds": [0]}, out=tmp_path / "run")
+    run = toytf.run("configs/bigram/ideal.yaml", {**changed, "seeds": [0]}, out=tmp_path / "run", page=False)
     assert not any("Recall" in sentence for sentence in story_of(run).sentences)
     loss = "Trained only on answers that the context determines, in sequences without a loop (a → e → a)"
     assert story_of(run).sentences[-1].startswith(loss)
@@ -260,7 +265,7 @@ def test_a_training_that_begins_at_the_ideal_has_no_order_of_learning(tmp_path: 
 
 def test_an_evaluation_at_every_step_is_said_so(tmp_path: Path) -> None:
     changed = {**FEW, "train.steps": 2, "train.evaluation.every": 1}
-    run = toytf.run("configs/quickstart.yaml", changed, out=tmp_path / "run")
+    run = toytf.run("configs/quickstart.yaml", changed, out=tmp_path / "run", page=False)
     learned = tmp_path / "learned"
     learned.mkdir()
     for name in ("config.yaml", "columns.json"):
@@ -278,7 +283,7 @@ def test_accuracies_are_put_in_order_where_no_memory_is_measured(tmp_path: Path)
     sizes = {"task.n_subjects": 4, "task.n_relations": 4, "task.n_answers": 2, "model.d_model": 16}
     steps = {"train.steps": 60, "train.evaluation.every": 5, "train.batch_size": 256, "train.evaluation.sequences": 256}
     changed = {**sizes, **steps, "probes": ["facts"], "threads": 1, "logging.wandb": "off"}
-    run = toytf.run("configs/factual/quick.yaml", changed, out=tmp_path / "run")
+    run = toytf.run("configs/factual/quick.yaml", changed, out=tmp_path / "run", page=False)
     found = run.summary
     came = {name: found[f"halfway/eval/{name}_accuracy"] for name in ("relation", "fact")}
     assert came["relation"] <= came["fact"]
@@ -288,6 +293,6 @@ def test_accuracies_are_put_in_order_where_no_memory_is_measured(tmp_path: Path)
 
 
 def test_what_a_run_was_evaluated_on_besides_has_a_sentence_of_its_own(tmp_path: Path) -> None:
-    run = toytf.run("configs/bigram/noisy.yaml", {**FEW, "seeds": [0], "probes": []}, out=tmp_path / "run")
+    run = toytf.run("configs/bigram/noisy.yaml", {**FEW, "seeds": [0], "probes": []}, out=tmp_path / "run", page=False)
     assert story_of(run).sentences[0].startswith("No verdict, as a trivial heuristic is right as often as the ideal: ")
     assert story_of(run).sentences[1].startswith("Evaluated on clean, ")

@@ -18,13 +18,13 @@ SHORT = {"logging.wandb": "off", "train.evaluation.every": 200, "threads": 1, "d
 
 @pytest.fixture(scope="module")
 def with_mlp(tmp_path_factory: pytest.TempPathFactory) -> "toytf.Run":
-    return toytf.run(QUICK, SHORT, out=tmp_path_factory.mktemp("runs") / "mlp")
+    return toytf.run(QUICK, SHORT, out=tmp_path_factory.mktemp("runs") / "mlp", page=False)
 
 
 @pytest.fixture(scope="module")
 def attention_only(tmp_path_factory: pytest.TempPathFactory) -> "toytf.Run":
     changes: dict[str, Any] = {"model.feed_forward": {"kind": "none"}, "train.steps": 1500, "probes": []}
-    return toytf.run(QUICK, SHORT | changes, out=tmp_path_factory.mktemp("runs") / "attention")
+    return toytf.run(QUICK, SHORT | changes, out=tmp_path_factory.mktemp("runs") / "attention", page=False)
 
 
 def values(run: "toytf.Run", kind: str) -> dict[str, float]:

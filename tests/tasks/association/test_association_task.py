@@ -260,7 +260,7 @@ def test_training_stores_all_pairs_that_fit(tmp_path: Path) -> None:
         "train.evaluation": {"every": 60, "sequences": 64}, "probes": ["population"], "threads": 1,
         "logging.wandb": "off",
     }  # fmt: skip
-    run = toytf.run("association/memory", changes, out=tmp_path / "run")
+    run = toytf.run("association/memory", changes, out=tmp_path / "run", page=False)
     assert run.history["population/error"].tolist() == pytest.approx([1.0, 0.0])
     assert run.history["eval/all_accuracy"].tolist() == [0.0, 1.0]  # W = 0 says nothing: not the 0.36 of an argmax
 
@@ -280,7 +280,7 @@ GRID = {
 def test_trained_memories_have_the_errors_of_the_paper(lr: float, error: float, tmp_path: Path) -> None:
     """Means of a separate simulation over 200 seeds, standard error up to 3 %; 15 % for 50 seeds, heavy-tailed."""
     changes = {**GRID, "train.optimizer": {"kind": "sgd", "lr": lr, "momentum": 0}}
-    run = toytf.run("association/memory", changes, out=tmp_path / "run")
+    run = toytf.run("association/memory", changes, out=tmp_path / "run", page=False)
     assert run.summary["population/error"] == pytest.approx(error, rel=0.15)
 
 

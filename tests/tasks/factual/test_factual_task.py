@@ -223,7 +223,7 @@ def test_any_role_can_be_trained_on(role: str, tmp_path: Path) -> None:
 
     changes = {"train.steps": 50, "train.batch_size": 256, "train.loss": role, "train.evaluation.sequences": 256}
     sizes = {"task.n_subjects": 4, "task.n_relations": 4, "task.n_answers": 3, "probes": []}
-    run = toytf.run(QUICK, {**changes, **sizes, "threads": 1, "logging.wandb": "off"}, out=tmp_path / role)
+    run = toytf.run(QUICK, {**changes, **sizes, "threads": 1, "logging.wandb": "off"}, out=tmp_path / role, page=False)
     loss = run.history[f"eval/{role}_loss"]
     assert loss.iloc[-1] < loss.iloc[0] / 2
 
@@ -272,7 +272,9 @@ def test_one_layer_learns_256_facts_within_320_steps(tmp_path: Path) -> None:
     import toytf
 
     changes = {"train.steps": 320, "train.evaluation.every": 64, "probes": [], "threads": 1, "logging.wandb": "off"}
-    accuracy = toytf.run(QUICK, changes, out=tmp_path / "run").history.set_index("step")["eval/fact_accuracy"]
+    accuracy = toytf.run(QUICK, changes, out=tmp_path / "run", page=False).history.set_index("step")[
+        "eval/fact_accuracy"
+    ]
     assert 64 <= accuracy[accuracy > 0.99].index.min() <= 320
 
 
