@@ -116,6 +116,7 @@ def test_own_rivals_change_what_is_stored_but_not_the_builder(rule: Rule, tmp_pa
                 "device": "cpu", "threads": 1, "logging": {"wandb": "off"},
             },
             out=tmp_path / experiment,
+            page=False,
         )  # fmt: skip
         shared, own = run.table.query(measured).groupby("rule", sort=False)["value"]
         assert shared[1].tolist() != own[1].tolist()

@@ -248,7 +248,7 @@ def test_a_finished_run_can_be_probed(tiny_run: "toytf.Run", invoke: Any):
 def test_a_run_that_lists_the_probe_logs_its_references(tiny_config: Path, tmp_path: Path):
     own = tmp_path / "own.yaml"
     own.write_text(yaml.safe_dump({"base": str(tiny_config), "probes": ["heads"]}))
-    summary = toytf.run(own, out=tmp_path / "run").summary
+    summary = toytf.run(own, out=tmp_path / "run", page=False).summary
     assert summary["ideal/heads/L0H0_previous_token"] == 1
     for kind in KINDS:
         name = f"heads/L1H0_{kind}/detect_head"

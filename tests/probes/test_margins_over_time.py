@@ -222,7 +222,7 @@ TINY: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return toytf.run("quickstart", TINY, out=tmp_path_factory.mktemp("runs") / "run")
+    return toytf.run("quickstart", TINY, out=tmp_path_factory.mktemp("runs") / "run", page=False)
 
 
 def test_a_training_measures_it_once_and_the_finished_run_the_same_again(run: Run) -> None:
@@ -278,7 +278,7 @@ def test_a_training_that_was_stopped_has_the_same_course(
     with monkeypatch.context() as patched, pytest.raises(Interrupted):
         asked = iter([False] * 4 + [True] * 20)
         patched.setattr("toytf.training.driver.stop_asked", lambda: next(asked))
-        toytf.run("quickstart", TINY, out=tmp_path / "run")
+        toytf.run("quickstart", TINY, out=tmp_path / "run", page=False)
     stopped = Run.open(tmp_path / "run").trained
     assert 5 in stopped.steps
     assert stopped.probe("margins_over_time").metrics  # it can be looked at before it has ended
@@ -295,7 +295,7 @@ def test_a_model_without_a_matrix_for_pairs_is_refused(tmp_path: Path) -> None:
     """The facts are stored by a feed-forward part with hidden units."""
     small = {"train.steps": 1, "probes": ["margins_over_time"], "logging.wandb": "off"}
     with pytest.raises(UserError, match="no matrix of this model should hold pairs of the task factual"):
-        toytf.run("factual/quick", small, out=tmp_path / "run")
+        toytf.run("factual/quick", small, out=tmp_path / "run", page=False)
 
 
 def test_a_training_without_a_step_has_the_margins_of_its_start(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ STUDY = {"experiment": "storage", "rules": ["hebbian", "ridge"], "dimension": 4,
 
 @pytest.fixture(scope="module", params=[TRAINING, STUDY], ids=["training", "study"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> toytf.Run:
-    return toytf.run(request.param, out=tmp_path_factory.mktemp("whole") / "run")
+    return toytf.run(request.param, out=tmp_path_factory.mktemp("whole") / "run", page=False)
 
 
 def _copy(run: toytf.Run, tmp_path: Path, *lost: str) -> toytf.Run:

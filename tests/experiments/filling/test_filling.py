@@ -278,13 +278,13 @@ def test_a_training_that_diverges_has_no_number_and_is_not_done_again(
 ) -> None:
     wild = {**BIGRAM["train"], "steps": 40, "optimizer": {"kind": "sgd", "lr": 1e38}}
     content = {**BIGRAM, "train": wild, "settings": {"together": {}}, "threads": 1, "logging": {"wandb": "off"}}
-    run = toytf.run(content, out=tmp_path / "run")
+    run = toytf.run(content, out=tmp_path / "run", page=False)
     assert run.finished
     assert {name for name in run.summary if not name.startswith("trained/")} == set()
     assert run.summary["trained/together_size8"] == 0
     monkeypatch.setattr(Filling, "measure", None)  # would fail if it were called
     run.summary_file.unlink()
-    assert toytf.run(content, out=tmp_path / "run", resume=True).finished
+    assert toytf.run(content, out=tmp_path / "run", resume=True, page=False).finished
 
 
 # --- mistakes

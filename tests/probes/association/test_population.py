@@ -140,6 +140,6 @@ def test_other_frequencies_have_an_error_of_their_own(tmp_path: Any) -> None:
         "task.n_inputs": 60, "model.d_model": 16, "train.steps": 40, "train.evaluation": {"every": 40, "sequences": 16},
         "evaluate_on": {"uniform": {"alpha": 0}}, "probes": ["population"], "threads": 1, "logging.wandb": "off",
     }  # fmt: skip
-    summary = toytf.run("association/memory", changes, out=tmp_path / "run").summary
+    summary = toytf.run("association/memory", changes, out=tmp_path / "run", page=False).summary
     assert summary["population@uniform/error"] > 2 * summary["population/error"]
     assert summary["population@uniform/error/constant"] == pytest.approx(0.8)
