@@ -26,7 +26,8 @@ from toytf.config.sections import digest
 from toytf.experiments.launch import run_config
 
 torch.set_num_threads(1)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a background job began with it ignored
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    signal.signal(number, handler)  # also where a background job began with them ignored
 
 
 HEAVY = {"browser", "install", "installed", "command", "ray"}
