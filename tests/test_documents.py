@@ -34,8 +34,19 @@ COMMANDS = typer.main.get_command(app).commands
 
 QUIET = {"threads": 1, "logging.wandb": "off"}
 SHORT: dict[str, dict[str, Any]] = {
-    "bigram": {"model.d_model": 32, "task.seq_len": 16, "train.steps": 64, "train.batch_size": 8},
-    "factual": {"train.steps": 64, "train.batch_size": 64, "train.evaluation.sequences": 64},
+    "bigram": {
+        "model.d_model": 24,
+        "task.seq_len": 16,
+        "train.steps": 64,
+        "train.batch_size": 8,
+        "train.evaluation.every": 32,
+    },
+    "factual": {
+        "train.steps": 64,
+        "train.batch_size": 64,
+        "train.evaluation.sequences": 64,
+        "train.evaluation.every": 32,
+    },
     "fact_dynamics": {"steps": 64, "init_scales": [1e-2]},
     "capacity": {"dimensions": [8], "draws": 4, "seeds": [0]},
 }
