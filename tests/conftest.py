@@ -56,13 +56,13 @@ CHECKED = {"memory", "models", "probes", "tasks", "theory", "training", "views"}
 decorate = jaxtyping.jaxtyped
 
 
-def checked_once(**options: Any) -> Callable[[Any], Any]:
+def but_inner_functions(**options: Any) -> Callable[[Any], Any]:
     """jaxtyping's decorator, but not for what is defined inside a function: its checks would be compiled every time."""
     checked = decorate(**options)
     return lambda defined: defined if "<locals>" in defined.__qualname__ else checked(defined)
 
 
-jaxtyping.jaxtyped = checked_once
+jaxtyping.jaxtyped = but_inner_functions
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -331,6 +331,7 @@ def test_claims_that_run_at_once_get_the_same_verdicts_in_the_same_order(
     assert [told["verdict"] for told in verdicts] == ["confirmed", "not reached", "refuted"]
     assert len([*(at_once / "runs").iterdir()]) == 3
     assert re.search(r"^diverging: wild failed after \d+ s; . runs? left", ended.err, re.MULTILINE)
+    assert re.search(r"^positive: (tiny|longer) done after \d+ s; . runs? left", ended.err, re.MULTILINE)
     assert re.search(r"^\w+: \w+ (done|failed) after \d+ s; 1 run left, about 1 minute$", ended.err, re.MULTILINE)
     assert re.search(r"^\w+: (confirmed|refuted|not reached); 0 claims left$", ended.err, re.MULTILINE)
 
