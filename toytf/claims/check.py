@@ -113,17 +113,20 @@ def _outcomes(chosen: Sequence[_Chosen], options: EngineOptions) -> Iterator[Out
 def _outcome(one: _Chosen, failures: Mapping[Path, RunFailed]) -> Outcome:
     """The verdict on a claim whose runs have ended; those that failed have no seeds, and the note says why."""
     seeds: dict[str, pd.DataFrame] = {}
+    seconds = 0.0
     notes = [one.claim.note]
     for run, directory in one.directories.items():
         if directory in failures:
             notes.append(f"{run}: {failures[directory]}.")
         else:  # a run of another config is refused
             resolved = one.configs[run].resolved(Run.open(directory).config)
-            seeds[run] = Run.start(directory, resolved, resume=True).seeds
+            done = Run.start(directory, resolved, resume=True)
+            seeds[run] = done.seeds
+            seconds += sum((done.timing or {}).values())
     runs = {run: str(directory) for run, directory in one.directories.items()}
     studies = [run for run, config in one.configs.items() if config.experiment != "train"]
     note = " ".join(filter(None, notes)).strip()
-    return outcome_of(one.name, one.claim, seeds, runs, note, studies=studies, quick=one.quick)
+    return outcome_of(one.name, one.claim, seeds, runs, note, studies=studies, seconds=seconds, quick=one.quick)
 
 
 def choose(names: Iterable[str]) -> dict[str, Path]:

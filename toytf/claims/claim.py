@@ -10,6 +10,7 @@ from toytf.config.compose import overlay, read_config
 from toytf.config.plugins import ExperimentConfig, load_config
 from toytf.config.sections import Config, validate
 from toytf.errors import UserError, nearest
+from toytf.experiments.seeded import Seeds
 
 SIZE = "{size}"
 """Where a size stands in the names of a run and a metric that are taken at several sizes."""
@@ -28,11 +29,13 @@ class Expectation(Config):
     """A number, or another metric."""
     of: str | None = None
     """The run that `value` is a metric of (default: the same); it must have the same seeds."""
+    factor: PositiveFloat = 1.0
+    """What the value is multiplied by."""
     tolerance: NonNegativeFloat = 0.0
     over: Literal["mean", "every"] = "mean"
     """mean: of the seeds; every: each seed by itself."""
-    seeds: PositiveInt = 1
-    """How many seeds the run must have."""
+    exact: bool = False
+    """Nothing in it is random: one seed is enough, and there is no doubt."""
     sizes: tuple[PositiveInt, ...] = ()
     """If given: the limit of a metric at infinite size, from a straight line in 1/size through these sizes, in every
     seed. {size} in `run` or `metric` stands for each."""
@@ -52,7 +55,7 @@ class Quick(Config):
     """How `toytf claims --quick` makes a claim smaller."""
 
     seeds: PositiveInt = 1
-    """The seeds of each run that are left, from the first on; they can confirm an expectation, not refute it."""
+    """The seeds of each run that are left, from the first on."""
     skip: tuple[str, ...] = ()
     """Runs that are left out, with what is expected of them."""
     change: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -63,6 +66,8 @@ class Claim(Config):
     """A sentence of the literature that can be checked."""
 
     title: str
+    kind: Literal["published", "derived here", "check of the code"]
+    """A statement of a paper, one that was derived or compared here, or one that only a bug could refute."""
     source: str
     """The paper; and where the expected numbers come from: from it, a derivation, or a separate simulation."""
     statement: str
@@ -71,6 +76,8 @@ class Claim(Config):
     minutes: PositiveFloat
     """Expected time on two cores."""
     quick: Quick = Quick()
+    seeds: Seeds | None = None
+    """Those of every run that names none itself; default: the seeds of its base."""
     runs: dict[str, dict[str, Any]] = Field(min_length=1)
     """Configs by name; `base:` is relative to the claim's file."""
     expect: tuple[Expectation, ...] = Field(min_length=1)
@@ -88,15 +95,20 @@ def load_claim(path: Path, *, quick: bool = False) -> tuple[Claim, dict[str, Exp
         claim = claim.model_copy(update={"runs": runs, "expect": left})
     configs = {}
     for name, content in claim.runs.items():
+        fixed = {"logging.wandb": "off"} | (
+            {} if claim.seeds is None or "seeds" in content else {"seeds": [*claim.seeds]}
+        )
         try:
-            configs[name] = load_config(content, {"logging.wandb": "off"}, folder=path.parent)
+            configs[name] = load_config(content, fixed, folder=path.parent)
             if quick:
                 first = list(getattr(configs[name], "seeds", ()))[: claim.quick.seeds]
-                configs[name] = load_config(content, {"logging.wandb": "off", "seeds": first}, folder=path.parent)
+                configs[name] = load_config(content, fixed | {"seeds": first}, folder=path.parent)
         except UserError as error:
             raise UserError(f"{path}: runs.{name}: {error}") from None
     for expectation in claim.expect:
         seeds = {run: getattr(configs[run], "seeds", ()) for run in expectation.runs()}
+        if expectation.exact and max(map(len, seeds.values())) > 1:
+            raise UserError(f"{path}: {expectation.run} has several seeds, so that {expectation.metric} is not exact")
         if len(set(seeds.values())) > 1:
             raise UserError(f"{path}: {' and '.join(seeds)} are compared seed by seed, but have different seeds")
     return claim, configs
@@ -111,6 +123,8 @@ def _problems(claim: Claim) -> Iterator[str]:
     for expectation in claim.expect:
         if expectation.of is not None and not isinstance(expectation.value, str):
             yield f'"of: {expectation.of}" needs a metric as value, got {expectation.value:g}'
+        if expectation.factor != 1 and not isinstance(expectation.value, str):
+            yield f'"factor: {expectation.factor:g}" needs a metric as value, got {expectation.value:g}'
         if expectation.sizes and isinstance(expectation.value, str):
             yield f'sizes need a number as value, got "{expectation.value}"'
         if expectation.sizes and len(set(expectation.sizes)) < FEWEST_SIZES:

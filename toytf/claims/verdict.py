@@ -1,7 +1,8 @@
 """From the seeds of runs to a verdict: confirmed, refuted, or not reached."""
 
-import operator
-from collections.abc import Collection, Mapping
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Verdict = Literal["confirmed", "refuted", "not reached"]
-_COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+CONFIDENCE = 0.95
+FEWEST_SEEDS = 5
+"""A coin falls on the same side in every seed with p = 1/16 for four seeds, 1/32 for five."""
+
 _WORST_FIRST: tuple[Verdict, ...] = ("refuted", "not reached", "confirmed")
 
 
@@ -26,9 +30,20 @@ class Finding:
     expected: str
     predicted: float | None
     measured: float | None
+    """The mean over seeds, or what a fit to all of them gave."""
     spread: float | None
+    """Standard deviation over seeds, or the error of the fit."""
     tolerance: float
     verdict: Verdict
+    seeds: tuple[int, ...] = ()
+    n: int = 0
+    standard_error: float | None = None
+    doubt: float | None = None
+    """Of a mean: it has to hold or to fail by more than that (`doubt_of`); 0 where nothing is random."""
+    held: int | None = None
+    """Of an expectation in every seed: in how many seeds it holds."""
+    p: float | None = None
+    """The chance that a fair coin does as well in this many seeds (sign test)."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,7 @@ class Outcome:
 
     name: str
     title: str
+    kind: str
     source: str
     statement: str
     note: str
@@ -45,8 +61,13 @@ class Outcome:
     spread: float | None
     tolerance: float
     verdict: Verdict
+    n: int
+    seeds: tuple[int, ...]
+    standard_error: float | None
     findings: tuple[Finding, ...]
     runs: dict[str, str]
+    seconds: float
+    """What its runs took, without the waiting for one another; a run that claims share counts in each."""
     quick: bool
     """Was it the quick check, with fewer seeds and smaller runs? Then its verdict is a hint."""
 
@@ -63,6 +84,7 @@ def outcome_of(
     note: str,
     *,
     studies: Collection[str] = (),
+    seconds: float = 0.0,
     quick: bool = False,
 ) -> Outcome:
     """The verdict on a claim from the seeds of its runs; a run that failed has none.
@@ -86,9 +108,9 @@ def outcome_of(
     note = " ".join(filter(None, (note, *dict.fromkeys(missing))))
     worst = min(findings, key=lambda finding: _WORST_FIRST.index(finding.verdict))
     return Outcome(
-        name, claim.title, claim.source, claim.statement, note,
+        name, claim.title, claim.kind, claim.source, claim.statement, note,
         worst.predicted, worst.measured, worst.spread, worst.tolerance, worst.verdict,
-        tuple(findings), runs, quick,
+        worst.n, worst.seeds, worst.standard_error, tuple(findings), runs, seconds, quick,
     )  # fmt: skip
 
 
@@ -108,45 +130,74 @@ def limits(expectation: Expectation, seeds: "Mapping[str, pd.DataFrame]") -> "pd
 def compare(
     expectation: Expectation, seeds: "pd.DataFrame | None", others: "pd.DataFrame | None" = None, *, quick: bool = False
 ) -> Finding:
-    """Confirmed if it holds; refuted if it fails by more than the spread over seeds; else not reached.
+    """Confirmed if the mean holds by more than the doubt (`doubt_of`), refuted if it fails by more, else not reached.
 
-    others: the run that a metric given as value is of (default: the same). A metric that a seed does not have (an onset
-    that never came, a run that diverged) is not reached. quick: fewer seeds than it asks for may confirm it, but not
-    refute it.
+    In every seed: confirmed if it holds in each of five or more, refuted if it fails in so many that a fair coin would
+    not (p ≤ 0.05). others: the run that a metric given as value is of (default: the same). A metric that a seed
+    does not have (an onset that never came, a run that diverged) is not reached. quick: no doubt is asked for, and only
+    what is exact can be refuted.
     """
     value = expectation.value
-    predicted = value if isinstance(value, float) else None
-    measured = spread = None
-    verdict: Verdict = "not reached"
+    times = "" if expectation.factor == 1 else f"{expectation.factor:g} × "
+    expected = f"{expectation.comparison} {times}{value}" + (f" of {expectation.of}" if expectation.of else "")
+    if expectation.sizes:
+        expected += f" for size → ∞, from {', '.join(map(str, expectation.sizes))}"
     others = seeds if others is None and expectation.of is None else others
     left = _column(seeds, expectation.metric)
     right = _column(others, value) if isinstance(value, str) else None if left is None else left * 0 + value
-    if left is not None and right is not None:
-        measured, target = float(left.mean()), float(right.mean())
-        predicted = target if predicted is None else predicted
-        error, of_fit = None, f"{expectation.metric}/error"
-        # A fit to all seeds together is the same in each: it has no spread over seeds, and its error takes that place.
-        if seeds is not None and of_fit in seeds.columns and len(seeds) > 1 and left.nunique() == 1:
-            error = float(seeds[of_fit].iloc[0])
-        spread = error if error is not None else float(left.std(ddof=1)) if len(left) > 1 else None
-        in_mean = _holds(expectation, measured, target)
-        in_every = all(_holds(expectation, a, b) for a, b in zip(left, right, strict=True))
-        missed = abs(measured - target) - expectation.tolerance
-        doubt = error or (float((left - right).std(ddof=1)) if len(left) > 1 else 0.0)  # seeds are paired
-        enough = len(left) >= expectation.seeds
-        if not (enough or quick):
-            verdict = "not reached"
-        elif in_every if expectation.over == "every" else in_mean:
+    if seeds is None or left is None or right is None:
+        predicted = value if isinstance(value, float) else None
+        return Finding(
+            expectation.run, expectation.metric, expected, predicted, None, None, expectation.tolerance, "not reached"
+        )
+    right = right * expectation.factor
+    n, of_fit = len(left), f"{expectation.metric}/error"
+    spread = float(left.std(ddof=1)) if n > 1 else None
+    # A fit to all seeds together is the same in each: it has no spread over seeds, and its error takes that place.
+    fitted = float(seeds[of_fit].iloc[0]) if of_fit in seeds.columns and n > 1 and left.nunique() == 1 else None
+    spread = spread if fitted is None else fitted
+    differences = left - right  # seeds are paired
+    doubt = held = p = None
+    verdict: Verdict = "not reached"
+    if expectation.over == "every":
+        held = sum(_holds(expectation, difference) for difference in differences)
+        p = sign_test(held, n)
+        if held == n and (n >= FEWEST_SEEDS or expectation.exact or quick):
             verdict = "confirmed"
-        elif enough and not in_mean and missed > doubt:
+        elif held < n and (expectation.exact or (sign_test(n - held, n) <= 1 - CONFIDENCE and not quick)):
             verdict = "refuted"
-    expected = f"{expectation.comparison} {value}" + (f" of {expectation.of}" if expectation.of else "")
-    if expectation.sizes:
-        expected += f" for size → ∞, from {', '.join(map(str, expectation.sizes))}"
+    else:
+        mean = float(differences.mean())
+        doubt = 0.0 if expectation.exact else doubt_of(differences.tolist(), fitted)
+        if _holds(expectation, mean, 0.0 if quick else doubt):
+            verdict = "confirmed"
+        elif -_slack(expectation, mean) > doubt and (expectation.exact or not quick):
+            verdict = "refuted"
     return Finding(
         expectation.run, expectation.metric, expected,
-        predicted, measured, spread, expectation.tolerance, verdict,
+        float(right.mean()) if isinstance(value, str) else value, float(left.mean()), spread, expectation.tolerance,
+        verdict, tuple(map(int, left.index)), n, spread if spread is None or fitted else spread / math.sqrt(n),
+        doubt if doubt is not None and math.isfinite(doubt) else None, held, p,
     )  # fmt: skip
+
+
+def doubt_of(values: Sequence[float], fitted: float | None = None) -> float:
+    """How far the mean of these seeds may be from that of all seeds: half of its 95 % confidence interval.
+
+    t(0.975, n − 1) · sd / √n, infinite for one seed. fitted: the error of a fit to all seeds, in the place of sd / √n.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < 2:
+        return math.inf
+    error = statistics.stdev(values) / math.sqrt(n) if fitted is None else fitted
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
+
+
+def sign_test(held: int, n: int) -> float:
+    """The chance that of n fair coins at least so many fall on one side: Σ_{k ≥ held} C(n, k) / 2ⁿ."""
+    return sum(math.comb(n, k) for k in range(held, n + 1)) / 2**n
 
 
 def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None":
@@ -160,8 +211,13 @@ def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None
     return None if name not in seeds.columns or seeds[name].isna().any() else seeds[name]
 
 
-def _holds(expectation: Expectation, left: float, right: float) -> bool:
+def _slack(expectation: Expectation, difference: float) -> float:
+    """How far measured minus expected may still go the wrong way; below 0 it has gone too far."""
     if expectation.comparison == "==":
-        return abs(left - right) <= expectation.tolerance
-    slack = expectation.tolerance if expectation.comparison in (">=", ">") else -expectation.tolerance
-    return bool(_COMPARE[expectation.comparison](left + slack, right))
+        return expectation.tolerance - abs(difference)
+    return expectation.tolerance + (difference if expectation.comparison.startswith(">") else -difference)
+
+
+def _holds(expectation: Expectation, difference: float, doubt: float = 0.0) -> bool:
+    slack = _slack(expectation, difference)
+    return slack > doubt or (slack == doubt and expectation.comparison not in ("<", ">"))

@@ -26,6 +26,10 @@ def _in_a_row(given: Any) -> Any:
     return tuple(range(first, last + 1))
 
 
+Seeds = Annotated[tuple[int, ...], Unique, BeforeValidator(_in_a_row, json_schema_input_type=tuple[int, ...] | str)]
+"""Different seeds; 0..99 is short for the hundred from 0 to 99."""
+
+
 def with_float64(device: str) -> str:
     """A device that has float64: the same, or the CPU."""
     return "cpu" if device.startswith("mps") else device
@@ -34,9 +38,7 @@ def with_float64(device: str) -> str:
 class SeededConfig(ExperimentConfig):
     """An experiment that runs once per seed."""
 
-    seeds: Annotated[
-        tuple[int, ...], Unique, BeforeValidator(_in_a_row, json_schema_input_type=tuple[int, ...] | str)
-    ] = Field(default=(0,), min_length=1)
+    seeds: Seeds = Field(default=(0,), min_length=1)
     """The experiment runs once with each; the summary has the mean and standard deviation over seeds. 0..99 is short
     for the hundred from 0 to 99."""
     device: str = "auto"

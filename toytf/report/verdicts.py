@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 QUICK = "A quick check has fewer seeds, and fewer and shorter runs, than the claim itself: take a verdict as a hint."
 
 
+def evidence(n: int, doubt: float | None, held: int | None, p: float | None) -> str:
+    """How many seeds there are, and the doubt of their mean, or in how many the expectation holds."""
+    if held is not None and p is not None:
+        return f"{held} of {n}, p = {p:.2g}"
+    return f"{n}" if not n or doubt is None else "exact" if n == 1 else f"{n}, doubt {number(doubt)}"
+
+
 def print_verdicts(outcomes: list["Outcome"]) -> None:
-    """Claim, source, predicted, measured ± spread, verdict; one line per expectation."""
+    """Claim, source, predicted, measured ± spread, seeds, verdict; one line per expectation."""
     colours = {"confirmed": "green", "refuted": "red", "not reached": "yellow"}
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
-    for column in ("claim", "source", "expected", "measured", "verdict"):
+    for column in ("claim", "source", "expected", "measured", "seeds", "verdict"):
         table.add_column(column)
     for outcome in outcomes:
         for i, finding in enumerate(outcome.findings):
@@ -30,7 +37,10 @@ def print_verdicts(outcomes: list["Outcome"]) -> None:
             spread = f" ± {number(finding.spread)}" if finding.spread is not None else ""
             verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
             table.add_row(
-                *(escape(one_line(text)) for text in (*names, expected)), number(finding.measured) + spread, verdict
+                *(escape(one_line(text)) for text in (*names, expected)),
+                number(finding.measured) + spread,
+                evidence(finding.n, finding.doubt, finding.held, finding.p),
+                verdict,
             )
     wide_console().print(table)
     if any(outcome.quick for outcome in outcomes):
@@ -45,4 +55,6 @@ def verdict_page(outcomes: list["Outcome"], folder: Path) -> str:
         {run: os.path.relpath(directory, folder) for run, directory in outcome.runs.items()} for outcome in outcomes
     ]
     hint = QUICK if any(outcome.quick for outcome in outcomes) else ""
-    return template("claims.html.j2").render(claims=list(zip(outcomes, folders, strict=True)), number=number, hint=hint)
+    return template("claims.html.j2").render(
+        claims=list(zip(outcomes, folders, strict=True)), number=number, evidence=evidence, hint=hint
+    )
