@@ -86,9 +86,10 @@ class TrainConfig(Config):
     loss: str = "all"
     """The role whose positions the loss is taken over, such as all, in_context or global."""
     optimizer: Optimizer = AdamWConfig()
-    forward: Literal["fast", "plain"] = "fast"
+    forward: Literal["fast", "plain", "right_attention"] = "fast"
     """The forward pass of training steps and metrics by role. fast: computed from tables over tokens where the model
-    allows it, with the same result; plain: always the forward pass that can be hooked."""
+    allows it, with the same result; plain: always the forward pass that can be hooked. right_attention: the plain one, in training
+    steps with every query looking where the task says it should, as far as it says so."""
     compile: bool = False
     """Compile the forward and backward pass with torch.compile, on CUDA as a CUDA graph. It takes half a minute, and
     pays in long trainings of small models on a GPU, which otherwise wait for one kernel after the other to be launched.

@@ -11,12 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toytf.chunks import chunk_size, chunks, scored_chunks, small_chunk_size
+from toytf.errors import UserError
 from toytf.evaluation import Forward, plain_forward, token_loss
 from toytf.models.cross_entropy import weighed_cross_entropy
 from toytf.models.reading import free_to_read
 from toytf.models.stack import Stack
 from toytf.models.tables import Tables, by_counts, fast_forward, tables_pay
-from toytf.models.transformer import ToyTransformer
+from toytf.models.transformer import Hook, ToyTransformer
 from toytf.task import Batch, Task
 from toytf.training.config import TrainConfig
 from toytf.training.stacking import MOST
@@ -46,6 +47,8 @@ def accumulate_gradients(
         def start_of(part: Batch, asked: Tensor | None) -> Start:
             if compiled is not None:
                 logits = compiled(model, part.tokens, part.last)
+            elif config.forward == "right_attention":
+                logits = model(part.tokens, right_attention(task, part), part.last)
             elif fast:
                 logits = fast_forward(model, part.tokens, part.last, asked=asked, tables=tables)
             else:
@@ -74,6 +77,24 @@ def accumulate_gradients(
             torch.autograd.backward(output, gradient)
             total = total + loss
         return total
+
+
+def right_attention(task: Task, batch: Batch) -> Hook:
+    """A hook that lets each query attend evenly to the positions that are right for it, where the task says which."""
+    right_keys = task.annotate(batch).right_keys
+    if not right_keys:
+        raise UserError("train.forward = right_attention: the task does not say where attention should look")
+
+    def attend(name: str, value: Tensor) -> Tensor:
+        _, _, layer = name.removesuffix(".attn.hook_pattern").partition("blocks.")
+        if not (layer.isdigit() and int(layer) in right_keys):
+            return value
+        right = right_keys[int(layer)].to(value.dtype)[:, None, -value.shape[2] :]
+        n = right.sum(-1, keepdim=True)
+        chosen = torch.where(n > 0, right / n.clamp(min=1), value[:, :, -right.shape[2] :])
+        return torch.cat([value[:, :, : -right.shape[2]], chosen], 2)
+
+    return attend
 
 
 def accumulate_stacked_gradients(

@@ -28,9 +28,14 @@ Small steps spend their time on starting operations, which a stack does once for
 def worth_stacking(config: TrainConfig, model: ModelConfig, task: TaskSizes) -> int:
     """How many trainings should be one tensor program: several if a step is small, else one.
 
-    A compiled step starts its operations at once, and is not stacked; nor is one by token counts that is faster alone.
+    A compiled step starts its operations at once, and is not stacked; nor is one by token counts that is faster alone,
+    nor one that looks where the task says.
     """
-    if config.compile or (_by_counts(config, model, task) and not _counts_stack(model)):
+    if (
+        config.compile
+        or config.forward == "right_attention"
+        or (_by_counts(config, model, task) and not _counts_stack(model))
+    ):
         return 1
     return MOST if step_size(config, model, task) <= SMALL else 1
 
