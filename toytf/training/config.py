@@ -88,8 +88,8 @@ class TrainConfig(Config):
     optimizer: Optimizer = AdamWConfig()
     forward: Literal["fast", "plain", "right_attention"] = "fast"
     """The forward pass of training steps and metrics by role. fast: computed from tables over tokens where the model
-    allows it, with the same result; plain: always the forward pass that can be hooked. right_attention: the plain one, in training
-    steps with every query looking where the task says it should, as far as it says so."""
+    allows it, with the same result; plain: always the forward pass that can be hooked. right_attention: the plain one,
+    and in training steps every query looks where the task says it should, as far as it says so."""
     compile: bool = False
     """Compile the forward and backward pass with torch.compile, on CUDA as a CUDA graph. It takes half a minute, and
     pays in long trainings of small models on a GPU, which otherwise wait for one kernel after the other to be launched.
