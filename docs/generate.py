@@ -16,16 +16,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from docs.markdown import filled, table
 from toytf.claims import Claim, Expectation, compare, load_claim
+from toytf.claims.claim import Kind
 from toytf.config.compose import read_config
 from toytf.config.plugins import plugins
+from toytf.config.sections import digest
 from toytf.config.shipped import claim_files
 from toytf.errors import UserError
 from toytf.measurement import KINDS, Group
 from toytf.report.table import number, whole
+from toytf.report.verdicts import evidence
 from toytf.task import EVAL, meanings_by_role
 
 DOCS = Path(__file__).resolve().parent
@@ -47,7 +50,7 @@ def outcomes(checks: Iterable[Path]) -> list[dict[str, Any]]:
     if hasty:
         raise UserError(f"{', '.join(hasty)}: a quick check is no result: check without --quick")
     return [
-        {part: outcome[part] for part in ("name", "verdict", "findings")}
+        {part: outcome[part] for part in ("name", "verdict", "seconds", "findings")}
         for name, outcome in sorted(newest.items())
         if name in claim_files()
     ]
@@ -61,11 +64,17 @@ class Result:
     claim: Claim
     verdict: str
     findings: list[dict[str, Any]]
+    shares: tuple[str, ...]
+    """Claims that rest on a run of this one, too."""
+
+    @property
+    def _kind(self) -> str:
+        return self.claim.kind[0].upper() + self.claim.kind[1:]
 
     @property
     def link(self) -> str:
         """To its section."""
-        return f"[{self.name}](#{re.sub('[^a-z0-9_]', '', self.name)})"
+        return section_link(self.name)
 
     def section(self) -> str:
         """Statement, expectations beside what was measured, and the note."""
@@ -75,29 +84,44 @@ class Result:
                 f"`{found['metric']}`",
                 _expected(asked, found),
                 _measured(found),
+                evidence(found["n"], found["doubt"], found["held"], found["p"]),
                 _bold(found["verdict"]),
             )
             for asked, found in zip(self.claim.expect, self.findings, strict=True)
         ]
         parts = [
             f"### {self.name}",
-            filled(f"**{self.claim.title}: {self.verdict}.** {self.claim.statement} *{self.claim.source}*"),
-            table(("run", "metric", "expected", "measured", "verdict"), rows),
+            filled(
+                f"**{self.claim.title}: {self.verdict}.** {self.claim.statement} *{self._kind}: {self.claim.source}*"
+            ),
+            table(("run", "metric", "expected", "measured", "seeds", "verdict"), rows),
             filled(self.claim.note),
+            filled("Shares runs with " + ", ".join(map(section_link, self.shares)) + "." if self.shares else ""),
         ]
         return "\n\n".join(filter(None, parts))
+
+
+def section_link(name: str) -> str:
+    """To the section of a claim."""
+    return f"[{name}](#{re.sub('[^a-z0-9_]', '', name)})"
 
 
 def results() -> list[Result]:
     """Every claim that ships."""
     found = {outcome["name"]: outcome for outcome in outcomes([])}
-    claims = {name: load_claim(path)[0] for name, path in claim_files().items()}
+    loaded = {name: load_claim(path) for name, path in claim_files().items()}
+    claims = {name: claim for name, (claim, _) in loaded.items()}
+    runs = {name: {digest(config) for config in configs.values()} for name, (_, configs) in loaded.items()}
     missing = sorted(set(claims) - set(found))
     if missing:
         raise UserError(
             f"no result yet: toytf claims {' '.join(missing)}; python -m docs.generate runs/claims/claims.json"
         )
-    return [Result(name, claim, found[name]["verdict"], found[name]["findings"]) for name, claim in claims.items()]
+    shares = {name: tuple(other for other in runs if other != name and runs[other] & runs[name]) for name in runs}
+    return [
+        Result(name, claim, found[name]["verdict"], found[name]["findings"], shares[name])
+        for name, claim in claims.items()
+    ]
 
 
 def expectations(claim: Claim) -> list[tuple[str, str, str, float]]:
@@ -113,9 +137,16 @@ Where something was chosen after looking at other seeds, the note says so. `toyt
 again, in about an hour; `toytf claims bigram` checks one area, `toytf claims bigram/ideal` one claim, and `toytf claims
 --quick` a smaller version of all.
 
-*Confirmed*: every expectation holds. *Refuted*: one fails, on average over seeds, by more than its tolerance plus the
-spread. *Not reached*: one fails by less than that, or in some seeds only. ± after a measured value is the standard
-deviation over seeds.
+*Confirmed*: every expectation holds by more than the doubt. *Refuted*: one fails by more than the doubt. *Not reached*:
+neither. The doubt of a mean is half of its 95 % confidence interval, t(0.975, n − 1) · sd / √n over n seeds, paired
+where two metrics are compared; for a range, the mean ± doubt must lie inside. What shall hold in every seed is
+confirmed if it holds in each of five or more, and refuted if it fails so often that a fair coin would not (p ≤ 0.05);
+shown are the number of seeds in which it holds, and the chance that a fair coin does as well. *Exact*: nothing is
+random. ± after a measured value is the standard deviation over seeds. There are hundreds of expectations and no
+correction for their number: of those that are just true, about one in forty is refuted by chance.
+
+*Published*: a statement of a paper, though the numbers that decide may be ours. *Derived here*: our own statement or
+comparison. *Check of the code*: only a bug could refute it. Claims that share runs are no independent evidence.
 
 Papers: Bietti et al. 2023 is arXiv 2306.00802, Chen, Bruna, Bietti 2024 is arXiv 2406.03068, Nichani, Lee, Bietti 2024
 is arXiv 2412.06538, Giorlandino, Goldt, Maillard 2026 is arXiv 2605.10795, Barnfield et al. 2026 is arXiv 2605.05189,
@@ -135,6 +166,7 @@ def results_page() -> str:
         "# Results",
         "<!-- Written by `make docs` from docs/claims.json and configs/claims. Change those. -->",
         *(filled(paragraph) for paragraph in introduction.strip().split("\n\n")),
+        _by_kind(found),
         "## Not confirmed",
         *(result.section() for result in failed),
     ]
@@ -156,6 +188,19 @@ def _counted(found: list[Result]) -> str:
     return f"{len(found)} claims: {', '.join(shown)}"
 
 
+def _by_kind(found: list[Result]) -> str:
+    kinds = {kind: [result for result in found if result.claim.kind == kind] for kind in get_args(Kind)}
+    rows = [
+        (
+            kind,
+            f"{len(own)}",
+            *(f"{sum(result.verdict == verdict for result in own)}" for verdict in reversed(VERDICTS)),
+        )
+        for kind, own in kinds.items()
+    ]
+    return table(("kind", "claims", *reversed(VERDICTS)), rows)
+
+
 def _title(area: str) -> str:
     return (DOCS / f"{area}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
@@ -169,8 +214,10 @@ def _expected(asked: Expectation, found: Mapping[str, Any]) -> str:
         asked.comparison
     ]
     level = f"{asked.value:g}" if isinstance(asked.value, float) else _shown(found["predicted"], asked.value)
+    times = f"{asked.factor:g} × " if asked.factor != 1 else ""
     tolerance = f" {slack} {asked.tolerance:g}" if asked.tolerance else ""
-    other = f" (`{asked.value}`)" if isinstance(asked.value, str) and asked.value != asked.metric else ""
+    named = isinstance(asked.value, str) and (times or asked.value != asked.metric)
+    other = f" ({times}`{asked.value}`)" if named else ""
     of = f" of `{asked.of}`" if asked.of else ""
     limit = f" for size → ∞, from {', '.join(map(str, asked.sizes))}" if asked.sizes else ""
     return f"{sign} {level}{tolerance}{other}{of}{limit}" + (", every seed" if asked.over == "every" else "")

@@ -11,11 +11,12 @@ from tests.models.test_tables import BY_TABLES
 from toytf.build import build_model, build_task
 from toytf.chunks import SCORED, SIMILAR, scored_chunks, small_chunk_size
 from toytf.config.plugins import load_config
+from toytf.errors import UserError
 from toytf.models.config import VectorDistribution
 from toytf.models.tables import tables_pay
 from toytf.optimizers import AdamW
 from toytf.process import cpu_threads
-from toytf.task import Batch
+from toytf.task import Annotation, Batch
 from toytf.training.freezing import freeze
 from toytf.training.gradients import accumulate_gradients
 from toytf.training.learner import SeedLearner, build_optimizer
@@ -146,3 +147,43 @@ def test_a_mistake_in_one_of_several_threads_is_told() -> None:
     wrong = replace(batch, targets=batch.targets + 1000)
     with cpu_threads(2), pytest.raises((RuntimeError, IndexError)):
         accumulate_gradients(model, task, wrong, config)
+
+
+# Attention that is right by construction
+
+
+def test_right_attention_is_that_of_heads_that_look_where_the_task_says_and_trains_no_keys_of_layer_2() -> None:
+    """From an output layer 1 looks one position back, and layer 2 evenly at the earlier outputs: written with W_OV."""
+    model, task, batch, config = parts_of({"attention": {"kq": "joint"}}, loss="in_context", forward="right_attention")
+    found = gradients_of((model, task, batch, config))
+    with torch.no_grad():
+        x = model.embed.W_E[batch.tokens] + model.pos_embed.W_pos[: batch.tokens.shape[1]]
+        own = model.observe(batch.tokens, "blocks.1.hook_resid_pre")[1]["blocks.1.hook_resid_pre"]  # where that is open
+        losses = []
+        for i, t in batch.roles["in_context"].nonzero().tolist():
+            tokens, target = batch.tokens[i].tolist(), int(batch.targets[i, t])
+            after = [s for s in range(1, t + 1) if batch.roles["trigger"][i, s - 1]]
+            stream = {s: x[i, s] + x[i, s - 1] @ model.W_OV(0)[0] for s in after}
+            values = [stream[s] @ model.W_OV(1)[0] for s in after if (tokens[s - 1], tokens[s]) == (tokens[t], target)]
+            answer = (stream.get(t, own[i, t]) + sum(values) / len(values)) @ model.unembed.W_U
+            losses.append(-answer.log_softmax(-1)[target].item())
+    loss, keys, values = (found[name] for name in ("loss", "blocks.1.attn.W_K", "blocks.1.attn.W_O"))
+    assert loss is not None
+    assert loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+    assert keys is None or not keys.any()
+    assert values is not None
+
+
+def test_a_task_that_says_nothing_about_attention_is_refused() -> None:
+    config: Any = load_config("association/memory", {"train.forward": "right_attention"})
+    task = build_task(config.task, torch.device("cpu"))
+    model = build_model(config.model, task, 0)
+    task.annotate = lambda batch: Annotation({})  # as a task does that says nothing
+    with pytest.raises(UserError, match="the task does not say where attention should look"):
+        accumulate_gradients(model, task, task.sample(4, torch.Generator().manual_seed(0)), config.train)
+
+
+@pytest.mark.parametrize("other", [{"stack": 2}, {"train.compile": True}], ids=["stack", "compile"])
+def test_right_attention_goes_neither_with_stack_nor_with_compile(other: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"right_attention goes neither with stack nor with train\.compile"):
+        load_config("quickstart", {"train.forward": "right_attention", **other})

@@ -15,6 +15,9 @@ from toytf.experiments.seeded import Seeds
 SIZE = "{size}"
 """Where a size stands in the names of a run and a metric that are taken at several sizes."""
 
+Kind = Literal["published", "derived here", "check of the code"]
+"""A statement of a paper, one that was derived or compared here, or one that only a bug could refute."""
+
 FEWEST_SIZES = 3
 """Fewer would let a straight line through them say nothing about whether it is straight."""
 
@@ -66,8 +69,7 @@ class Claim(Config):
     """A sentence of the literature that can be checked."""
 
     title: str
-    kind: Literal["published", "derived here", "check of the code"]
-    """A statement of a paper, one that was derived or compared here, or one that only a bug could refute."""
+    kind: Kind
     source: str
     """The paper; and where the expected numbers come from: from it, a derivation, or a separate simulation."""
     statement: str

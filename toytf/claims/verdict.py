@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from toytf.claims.claim import Claim, Expectation
 from toytf.errors import UserError, nearest
+from toytf.experiments.seeded import in_short
 from toytf.fits import at_infinity
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class Finding:
     """Standard deviation over seeds, or the error of the fit."""
     tolerance: float
     verdict: Verdict
-    seeds: tuple[int, ...] = ()
     n: int = 0
+    seeds: str = ""
+    """0..7 for those in a row, else one by one."""
     standard_error: float | None = None
     doubt: float | None = None
     """Of a mean: it has to hold or to fail by more than that (`doubt_of`); 0 where nothing is random."""
@@ -62,7 +64,7 @@ class Outcome:
     tolerance: float
     verdict: Verdict
     n: int
-    seeds: tuple[int, ...]
+    seeds: str
     standard_error: float | None
     findings: tuple[Finding, ...]
     runs: dict[str, str]
@@ -176,7 +178,7 @@ def compare(
     return Finding(
         expectation.run, expectation.metric, expected,
         float(right.mean()) if isinstance(value, str) else value, float(left.mean()), spread, expectation.tolerance,
-        verdict, tuple(map(int, left.index)), n, spread if spread is None or fitted else spread / math.sqrt(n),
+        verdict, n, in_short([*map(int, left.index)]), spread if spread is None or fitted else spread / math.sqrt(n),
         doubt if doubt is not None and math.isfinite(doubt) else None, held, p,
     )  # fmt: skip
 
@@ -197,7 +199,7 @@ def doubt_of(values: Sequence[float], fitted: float | None = None) -> float:
 
 def sign_test(held: int, n: int) -> float:
     """The chance that of n fair coins at least so many fall on one side: Σ_{k ≥ held} C(n, k) / 2ⁿ."""
-    return sum(math.comb(n, k) for k in range(held, n + 1)) / 2**n
+    return math.fsum(math.comb(n, k) / 2**n for k in range(held, n + 1))
 
 
 def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None":

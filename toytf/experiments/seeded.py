@@ -1,6 +1,7 @@
 """What the configs of experiments share."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
@@ -28,6 +29,12 @@ def _in_a_row(given: Any) -> Any:
 
 Seeds = Annotated[tuple[int, ...], Unique, BeforeValidator(_in_a_row, json_schema_input_type=tuple[int, ...] | str)]
 """Different seeds; 0..99 is short for the hundred from 0 to 99."""
+
+
+def in_short(seeds: Sequence[int]) -> str:
+    """Seeds as a config may give them: 0..99 for those in a row, else one by one."""
+    in_a_row = len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"{seeds[0]}..{seeds[-1]}" if in_a_row else ", ".join(map(str, seeds))
 
 
 def with_float64(device: str) -> str:
