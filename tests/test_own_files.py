@@ -23,10 +23,12 @@ EXPECTED = {"run": "few", "metric": "recall/hebbian", "comparison": ">=", "value
 @pytest.fixture
 def claim(tmp_path: Path) -> Path:
     """A claim about storing few pairs, and many."""
-    about = {"title": "A claim", "source": "Nobody 2024", "statement": "Recall is a fraction.", "minutes": 0.1}
+    about = {"title": "A claim", "kind": "derived here", "source": "Nobody 2024", "statement": "Recall is a fraction."}
     runs = {name: {**STUDY, "n": n, "logging": {"wandb": "off"}} for name, n in (("few", 4), ("many", 9))}
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({**about, "runs": runs, "expect": [EXPECTED, {**EXPECTED, "run": "many"}]}))
+    path.write_text(
+        yaml.safe_dump({**about, "minutes": 0.1, "runs": runs, "expect": [EXPECTED, {**EXPECTED, "run": "many"}]})
+    )
     return path
 
 

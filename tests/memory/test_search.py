@@ -167,7 +167,8 @@ def test_a_climb_passes_a_gap_that_its_scan_spans():
     assert bracket == Bracket(16, 17, 16.5, 13)  # by doubling
     lonely = [*range(2, 12), 14]
     assert climbed(lonely.__contains__, 3, sizes)[0] == Bracket(14, 15, 14.5, 12)
-    assert climbed(lonely.__contains__, 1, sizes)[0] == Bracket(11, 12, 11.5, 12)  # 14 is out of its sight
+    for scan in (1, 2):  # 14 is out of its sight
+        assert climbed(lonely.__contains__, scan, sizes)[0] == Bracket(11, 12, 11.5, 12)
 
 
 def test_a_climb_goes_down_if_its_start_fails():

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytf.models import ToyTransformer
 from toytf.models.config import ModelConfig
-from toytf.models.counts import count_forward, counts_pay
+from toytf.models.counts import count_forward, counts_pay, stacked_count_forward
+from toytf.models.stack import Stack
 from toytf.models.tables import fast_forward
 from toytf.randomness import generator
 
@@ -38,10 +39,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def build(fields: dict[str, Any], dtype: torch.dtype = torch.float64, n_tokens: int = N) -> ToyTransformer:
+def build(
+    fields: dict[str, Any], dtype: torch.dtype = torch.float64, n_tokens: int = N, seed: int = 0
+) -> ToyTransformer:
     config = ModelConfig.model_validate({"d_model": D, "n_layers": 1, "position": "none", **fields})
     sizes = {"n_tokens": n_tokens, "n_positions": T, "n_outputs": N_OUT}
-    model = ToyTransformer(config, **sizes, generator=generator(0, "model")).to(dtype)
+    model = ToyTransformer(config, **sizes, generator=generator(seed, "model")).to(dtype)
     for name, parameter in model.named_parameters():
         if name.endswith("b_in"):
             parameter.data.normal_(generator=generator(0, name))
@@ -94,6 +97,56 @@ def test_only_what_is_trained_gets_a_gradient():
     trained |= {f"blocks.0.mlp.{name}" for name in ("W_in", "b_in", "W_out")}
     assert set(gradients(model, count_forward(model, some_tokens()))) == trained
     assert_same_function(model, some_tokens(), 1e-11)
+
+
+RECALL = [
+    {"attention": {"residual": False, "n_heads": 3}, "feed_forward": {"kind": "relu", "bias": bias}}
+    for bias in (False, True)
+]
+"""The network of Nichani et al., with and without a bias."""
+
+
+def frozen(fields: dict[str, Any], seed: int = 0) -> ToyTransformer:
+    """A model whose token and output vectors are not trained."""
+    model = build(fields, seed=seed)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("embed" not in name)
+    return model
+
+
+@pytest.mark.parametrize("end", range(3))
+@pytest.mark.parametrize("fields", RECALL, ids=["no bias", "bias"])
+def test_the_network_that_brings_its_own_gradients_has_the_right_ones(fields: dict[str, Any], end: int):
+    model, tokens = frozen(fields), some_tokens(end)
+    assert count_forward(model, tokens).grad_fn.next_functions[0][0].name() == "_NetworkBackward"  # type: ignore[union-attr]
+    assert_same_function(model, tokens, 1e-11)
+
+
+STACKED = [
+    {"attention": {"n_heads": 3}},
+    {"attention": {"n_heads": 3, "residual": False}},
+    {"attention": {"d_head": 5, "scale": 2.0, "kq": "joint"}},
+    *RECALL,
+]
+
+
+@pytest.mark.parametrize("gap", [1, 1e6], ids=["alike", "one without a product"])
+@pytest.mark.parametrize("fields", STACKED)
+def test_stacked_members_are_what_each_is_alone(fields: dict[str, Any], gap: float):
+    """All end in the same token, which is neither the first nor the second of the batch."""
+    models = [frozen(fields, seed) for seed in range(3)]
+    models[1].attention(0).W_K.data *= gap
+    tokens = torch.randint(N - 1, (3, B, T), generator=generator(0, "members"))
+    tokens[:, :, -1] = N - 1
+    stack = Stack(models)
+    parts = stacked_count_forward(stack.model, tokens)
+    assert parts is not None and len(parts) == (1 if gap == 1 else 2)
+    for members, logits in parts:
+        which = range(3) if members is None else members.tolist()
+        assert (logits is None) == (gap == 1e6 and list(which) == [1])
+        for i, of_member in zip(which, [] if logits is None else logits.detach(), strict=False):
+            expected = models[i](tokens[i])[:, -1:].detach()
+            torch.testing.assert_close(of_member, expected, rtol=0, atol=1e-11 * float(expected.abs().max()))
 
 
 # Scores far apart

@@ -117,7 +117,8 @@ def test_a_run_of_the_config_of_a_run_has_its_title(stopped: Path, tmp_path: Pat
 def test_the_run_of_a_claim_tells_the_claim(tmp_path: Path) -> None:
     out = tmp_path / "out"
     claim = {
-        "title": "A claim", "source": "Nobody 2024", "statement": "It stores.", "minutes": 0.1, "runs": {"it": STUDY},
+        "title": "A claim", "kind": "derived here", "source": "Nobody 2024", "statement": "It stores.", "minutes": 0.1,
+        "runs": {"it": STUDY},
         "expect": [{"run": "it", "metric": "recall/ridge", "comparison": ">=", "value": 0}],
     }  # fmt: skip
     path = tmp_path / "mine.yaml"

@@ -52,6 +52,13 @@ def test_attention_alone_needs_dimensions_for_relations_and_answers(changed: dic
     assert not attention_suffices(16, 16, 8, **{**SIZE, **changed}, disjoint=False)
 
 
+def test_one_fact_is_a_legal_table() -> None:
+    assert attention_suffices(1, 1, 1, d_model=2, n_heads=2, d_head=1)
+    assert attention_and_mlp_suffice(1, 1, d_model=1, n_heads=2, d_head=1, width=1)
+    assert additive_dimension(1, 1, 1) == pytest.approx(8 * math.log(2))
+    assert recall_parameters(1, 1, 1, 0) == 4
+
+
 def test_no_attention_alone_at_the_sizes_of_the_grid_over_heads_and_widths() -> None:
     """S = R = 32, D = 8 at d = 32: R + D = 40 directions are not there, however many heads."""
     assert not attention_suffices(32, 32, 8, d_model=32, n_heads=32, d_head=8)

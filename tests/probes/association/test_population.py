@@ -71,9 +71,11 @@ def test_the_slope_is_how_fast_margins_grow_with_frequency() -> None:
     e, u = model.embed.W_E.detach(), model.unembed.W_U.detach().T
     size = torch.tensor(3 * np.log(task.frequencies) + 30, dtype=torch.float32)
     write(model, u[task.targets].T @ (size[:, None] * e))
-    metrics = probed(task, model).metrics
+    result = probed(task, model)
+    metrics = result.metrics
     assert metrics["by_frequency/margin_slope"] == pytest.approx(3.0, rel=1e-4)
     assert metrics["by_frequency/margin_correlation"] == pytest.approx(1.0, rel=1e-4)
+    assert result.references["by_frequency/margin_correlation"].chance == 0.0
     assert metrics["population/error"] == 0.0
 
 
