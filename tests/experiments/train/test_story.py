@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from toytf.experiments.train.story import (
     weakest,
 )
 from toytf.measurement import Group, Headline, Measurement
+from toytf.runs import Run
 
 pytestmark = pytest.mark.repeats_runs
 
@@ -263,19 +265,41 @@ def test_a_training_that_begins_at_the_ideal_has_no_order_of_learning(tmp_path: 
     assert story_of(run).sentences[-1].startswith(loss)
 
 
+def with_rows(run: Run, directory: Path, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> Run:
+    """A run as if other rows had been measured."""
+    directory.mkdir()
+    for name in ("config.yaml", "columns.json"):
+        (directory / name).write_bytes((run.directory / name).read_bytes())
+    rows = [json.dumps(changed(json.loads(line))) for line in run.metrics_file.read_text().splitlines()]
+    (directory / "metrics.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    return Run.open(directory)
+
+
 def test_an_evaluation_at_every_step_is_said_so(tmp_path: Path) -> None:
     changed = {**FEW, "train.steps": 2, "train.evaluation.every": 1}
     run = toytf.run("configs/quickstart.yaml", changed, out=tmp_path / "run", page=False)
-    learned = tmp_path / "learned"
-    learned.mkdir()
-    for name in ("config.yaml", "columns.json"):
-        (learned / name).write_bytes((run.directory / name).read_bytes())
-    rows = [{**json.loads(line), "recall/W_OV2": 0.9} for line in run.metrics_file.read_text().splitlines()]
-    (learned / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (order,) = (one for one in story_of(toytf.Run.open(learned)).sentences if one.startswith("Recall stayed"))
+    learned = with_rows(run, tmp_path / "learned", lambda row: {**row, "recall/W_OV2": 0.9})
+    (order,) = (one for one in story_of(learned).sentences if one.startswith("Recall stayed"))
     assert order == (
         "Recall stayed more than 0.1 above chance in W_OV2 from step 1 on; not in W_KQ1 or W_KQ2 "
         "(evaluated at every step)."
+    )
+
+
+def test_another_order_by_how_often_pairs_are_needed_is_said(tmp_path: Path) -> None:
+    changed = {**FEW, "task.triggers": "random", "train.steps": 3, "train.evaluation.every": 1, "seeds": [0]}
+    run = toytf.run("configs/quickstart.yaml", changed, out=tmp_path / "run", page=False)
+    came = {"W_OV2": 1, "W_KQ1": 2, "W_KQ2": 3, "W_OV2_weighted": 1, "W_KQ2_weighted": 2, "W_KQ1_weighted": 3}
+
+    def measured(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {f"recall/{name}": float(row["step"] >= step) for name, step in came.items()}
+
+    sentences = story_of(with_rows(run, tmp_path / "learned", measured)).sentences
+    first, second = [line for line in sentences if "in this order" in line]
+    assert "W_OV2 from step 1 on, W_KQ1 from step 2 on, W_KQ2 from step 3 on" in first
+    assert second == (
+        "With each pair weighted by how often it is needed, in this order: "
+        "W_OV2 from step 1 on, W_KQ2 from step 2 on, W_KQ1 from step 3 on."
     )
 
 

@@ -174,6 +174,9 @@ def _order(run: "TrainedRun") -> Iterator[str]:
         if len(never) < len(found):
             others = f"; not in {listed(never, 'or')}" if never else ""
             yield f"{came_there} {in_order(found, every, n_seeds, when)}{others} (evaluated {evaluated}{means})."
+            weighted = _weighted(run, found)
+            if weighted and [set(tie) for tie in _ties(weighted, every)] != [set(tie) for tie in _ties(found, every)]:
+                yield f"With each pair weighted by how often it is needed, {in_order(weighted, every, n_seeds, when)}."
         elif never:
             yield f"{never_came} in {listed(never, 'or')}."
         if found:
@@ -185,13 +188,7 @@ def in_order(moments: Sequence[Moment], every: int, n_seeds: int, when: str) -> 
 
     What came only in some seeds has no place in the order, and is named after it. when: such as `by {}`.
     """
-    everywhere = {moment.name: moment.step for moment in moments if moment.step is not None and not moment.missing}
-    ties: list[dict[str, float]] = []
-    for name, step in sorted(everywhere.items(), key=lambda one: one[1]):
-        if ties and step - min(ties[-1].values()) < every:
-            ties[-1][name] = step
-        else:
-            ties.append({name: step})
+    ties = _ties(moments, every)
     said = ", ".join(f"{listed([*tie])} {_when([*tie.values()], when)}" for tie in ties)
     some = [
         f"{moment.name} {_when([moment.step], when)} (in {n_seeds - moment.missing} of {n_seeds})"
@@ -200,6 +197,18 @@ def in_order(moments: Sequence[Moment], every: int, n_seeds: int, when: str) -> 
     ]
     parts = [f"in this order: {said}" if len(ties) > 1 else f"in {said}"] if ties else []
     return "; ".join([*parts, *([f"only in some seeds: {', '.join(some)}"] if some else [])])
+
+
+def _ties(moments: Sequence[Moment], every: int) -> list[dict[str, float]]:
+    """What came in all seeds and when, in order."""
+    everywhere = {moment.name: moment.step for moment in moments if moment.step is not None and not moment.missing}
+    ties: list[dict[str, float]] = []
+    for name, step in sorted(everywhere.items(), key=lambda one: one[1]):
+        if ties and step - min(ties[-1].values()) < every:
+            ties[-1][name] = step
+        else:
+            ties.append({name: step})
+    return ties
 
 
 def _when(steps: Sequence[float], when: str) -> str:
@@ -233,8 +242,24 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
             came = lasting_onset(history, name)
         elif timed == "halfway" and steps[name] in seeds:
             came = seeds[steps[name]].dropna()
-        found.append(Moment(about.label, float(came.mean()) if len(came) else None, len(seeds) - len(came), name))
+        found.append(_moment(about.label, came, len(seeds), name))
     return found
+
+
+def _moment(name: str, came: pd.Series, n_seeds: int, metric: str) -> Moment:
+    return Moment(name, float(came.mean()) if len(came) else None, n_seeds - len(came), metric)
+
+
+def _weighted(run: "TrainedRun", found: Sequence[Moment]) -> list[Moment]:
+    """The same onsets with each pair weighted by how often it is needed; none unless all memories have weights."""
+    weighted = []
+    for one in found:
+        about = run.columns[one.metric]
+        name = flat(replace(about, at={**about.at, "weighted": True}))
+        if name not in run.history:
+            return []
+        weighted.append(_moment(one.name, lasting_onset(run.history, name), len(run.seeds), name))
+    return weighted
 
 
 def weakest(run: "TrainedRun") -> Iterator[str]:
