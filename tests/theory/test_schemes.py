@@ -65,6 +65,14 @@ def test_the_order_of_inputs_and_the_scale_of_strengths_do_not_matter() -> None:
     assert scheme_error(7 * P, P, TARGETS, 100, M) == pytest.approx(expected)
 
 
+def test_few_strengths_stand_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 of each of two answers, and some inputs that are not stored: computed at 161 strengths, and at all."""
+    q = np.where(np.arange(N) % 7 == 6, 0, P**0.25)
+    few = scheme_error(q, P, TARGETS % 2, 100, 2)
+    monkeypatch.setattr("toytf.theory.schemes._POINTS", N)
+    assert few == pytest.approx(scheme_error(q, P, TARGETS % 2, 100, 2), rel=1e-4)
+
+
 def test_what_is_not_stored_at_all_is_wrong_and_a_single_answer_is_right() -> None:
     assert scheme_error(np.zeros(N), P, TARGETS, 100, M) == pytest.approx(1)
     assert scheme_error(P, P, np.zeros(N, dtype=int), 100, 1) == 0
