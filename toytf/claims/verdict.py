@@ -45,7 +45,7 @@ class Finding:
     held: int | None = None
     """Of an expectation in every seed: in how many seeds it holds."""
     p: float | None = None
-    """The chance that a fair coin does as well in this many seeds (sign test)."""
+    """The chance that a fair coin falls on one side in so many of the seeds (sign test)."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,10 @@ def compare(
     verdict: Verdict = "not reached"
     if expectation.over == "every":
         held = sum(_holds(expectation, difference) for difference in differences)
-        p = sign_test(held, n)
+        p = sign_test(max(held, n - held), n)
         if held == n and (n >= FEWEST_SEEDS or expectation.exact or quick):
             verdict = "confirmed"
-        elif held < n and (expectation.exact or (sign_test(n - held, n) <= 1 - CONFIDENCE and not quick)):
+        elif held < n and (expectation.exact or (2 * held < n and p <= 1 - CONFIDENCE and not quick)):
             verdict = "refuted"
     else:
         mean = float(differences.mean())
