@@ -140,16 +140,16 @@ again, in about an hour; `toytf claims bigram` checks one area, `toytf claims bi
 An expectation of a mean is *confirmed* if the mean holds, within its tolerance, by more than the doubt, *refuted* if it
 fails by more than tolerance and doubt, and else *not reached*. The doubt is half of the 95 % confidence interval of the
 mean, t(0.975, n − 1) · sd / √n over n seeds, paired where two metrics are compared; for a range, mean ± doubt must lie
-inside. What shall hold in every seed is confirmed if it holds in each that is run, five or more (which shows that it
+inside. What should hold in every seed is confirmed if it holds in each that is run, five or more (which shows that it
 holds in most seeds, not in all), and refuted if it fails in so many that a fair coin would not (p ≤ 0.05). Shown are in
-how many it holds, and the chance that a fair coin falls on one side so often. *Exact*: nothing is random, so there is no
-doubt. A claim has the verdict of its worst expectation. ± after a measured value is the standard deviation over seeds.
+how many it holds, and the chance that a fair coin falls on one side so often. *Exact*: nothing is random, and there is
+no doubt. A claim has the verdict of its worst expectation. ± after what is measured is the standard deviation over seeds.
 An expectation that is true by no margin is refuted by chance in one of forty checks, and one that is false by none
 confirmed as often; there are hundreds, and nothing corrects for their number.
 
 *Published*: the statement is a paper's; the source says whether the numbers that decide are, too. *Derived here*: a
 statement or comparison of ours. *Check of the code*: an identity, or fixed examples that a separate simulation also
-computed, so that only a bug could refute it. Claims that share runs are no independent evidence.
+computed, so that only a bug could refute it. Claims that share runs are not independent evidence.
 
 Papers: Bietti et al. 2023 is arXiv 2306.00802, Chen, Bruna, Bietti 2024 is arXiv 2406.03068, Nichani, Lee, Bietti 2024
 is arXiv 2412.06538, Giorlandino, Goldt, Maillard 2026 is arXiv 2605.10795, Barnfield et al. 2026 is arXiv 2605.05189,

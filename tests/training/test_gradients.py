@@ -156,22 +156,24 @@ def test_right_attention_is_that_of_heads_that_look_where_the_task_says_and_trai
     """From an output layer 1 looks one position back, and layer 2 evenly at the earlier outputs: written with W_OV."""
     model, task, batch, config = parts_of({"attention": {"kq": "joint"}}, loss="in_context", forward="right_attention")
     found = gradients_of((model, task, batch, config))
-    with torch.no_grad():
-        x = model.embed.W_E[batch.tokens] + model.pos_embed.W_pos[: batch.tokens.shape[1]]
-        own = model.observe(batch.tokens, "blocks.1.hook_resid_pre")[1]["blocks.1.hook_resid_pre"]  # where that is open
-        losses = []
-        for i, t in batch.roles["in_context"].nonzero().tolist():
-            tokens, target = batch.tokens[i].tolist(), int(batch.targets[i, t])
-            after = [s for s in range(1, t + 1) if batch.roles["trigger"][i, s - 1]]
-            stream = {s: x[i, s] + x[i, s - 1] @ model.W_OV(0)[0] for s in after}
-            values = [stream[s] @ model.W_OV(1)[0] for s in after if (tokens[s - 1], tokens[s]) == (tokens[t], target)]
-            answer = (stream.get(t, own[i, t]) + sum(values) / len(values)) @ model.unembed.W_U
-            losses.append(-answer.log_softmax(-1)[target].item())
+    x = model.embed.W_E[batch.tokens] + model.pos_embed.W_pos[: batch.tokens.shape[1]]
+    own = model.observe(batch.tokens, "blocks.1.hook_resid_pre")[1]["blocks.1.hook_resid_pre"].detach()  # if open
+    losses = []
+    for i, t in batch.roles["in_context"].nonzero().tolist():
+        tokens, target = batch.tokens[i].tolist(), int(batch.targets[i, t])
+        after = [s for s in range(1, t + 1) if batch.roles["trigger"][i, s - 1]]
+        stream = {s: x[i, s] + x[i, s - 1] @ model.W_OV(0)[0] for s in after}
+        values = [stream[s] @ model.W_OV(1)[0] for s in after if (tokens[s - 1], tokens[s]) == (tokens[t], target)]
+        answer = (stream.get(t, own[i, t]) + sum(values) / len(values)) @ model.unembed.W_U
+        losses.append(-answer.log_softmax(-1)[target])
+    expected = torch.stack(losses).mean()
+    (gradient,) = torch.autograd.grad(expected, model.blocks[1].attn.W_O)
     loss, keys, values = (found[name] for name in ("loss", "blocks.1.attn.W_K", "blocks.1.attn.W_O"))
     assert loss is not None
-    assert loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-12)
-    assert keys is None or not keys.any()
     assert values is not None
+    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(values, gradient)
+    assert keys is None or not keys.any()
 
 
 def test_a_task_that_says_nothing_about_attention_is_refused() -> None:
@@ -183,7 +185,23 @@ def test_a_task_that_says_nothing_about_attention_is_refused() -> None:
         accumulate_gradients(model, task, task.sample(4, torch.Generator().manual_seed(0)), config.train)
 
 
-@pytest.mark.parametrize("other", [{"stack": 2}, {"train.compile": True}], ids=["stack", "compile"])
-def test_right_attention_goes_neither_with_stack_nor_with_compile(other: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"right_attention goes neither with stack nor with train\.compile"):
+def test_right_attention_is_refused_where_it_would_tell_the_answer() -> None:
+    """Which earlier position holds the target tells whether noise comes next."""
+    config: Any = load_config("bigram/noisy", {"train.forward": "right_attention"})
+    task = build_task(config.task, torch.device("cpu"))
+    batch = task.sample(4, torch.Generator().manual_seed(0))
+    with pytest.raises(UserError, match="would tell the answer in a task with noise"):
+        accumulate_gradients(build_model(config.model, task, 0), task, batch, config.train)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"stack": 2}, "stack = 2"),
+        ({"train.compile": True}, r"train\.compile"),
+        ({"model.attention.kind": "linear"}, "linear attention"),
+    ],
+)
+def test_right_attention_does_not_go_with(other: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=f"right_attention does not go with {named}: leave out one of them"):
         load_config("quickstart", {"train.forward": "right_attention", **other})

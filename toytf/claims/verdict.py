@@ -149,9 +149,11 @@ def compare(
     right = _column(others, value) if isinstance(value, str) else None if left is None else left * 0 + value
     if seeds is None or left is None or right is None:
         predicted = value if isinstance(value, float) else None
+        asked = [] if seeds is None else [*map(int, seeds.index)]
         return Finding(
-            expectation.run, expectation.metric, expected, predicted, None, None, expectation.tolerance, "not reached"
-        )
+            expectation.run, expectation.metric, expected, predicted, None, None, expectation.tolerance, "not reached",
+            len(asked), in_short(asked) if asked else "",
+        )  # fmt: skip
     right = right * expectation.factor
     n, of_fit = len(left), f"{expectation.metric}/error"
     spread = float(left.std(ddof=1)) if n > 1 else None
@@ -186,7 +188,8 @@ def compare(
 def doubt_of(values: Sequence[float], fitted: float | None = None) -> float:
     """How far the mean of these seeds may be from that of all seeds: half of its 95 % confidence interval.
 
-    t(0.975, n − 1) · sd / √n, infinite for one seed. fitted: the error of a fit to all seeds, in the place of sd / √n.
+    t(0.975, n − 1) · sd / √n; infinite for one seed, and for fewer than five that agree. fitted: the error of a fit to
+    all seeds, in the place of sd / √n.
     """
     from scipy.special import stdtrit
 
@@ -194,6 +197,8 @@ def doubt_of(values: Sequence[float], fitted: float | None = None) -> float:
     if n < 2:
         return math.inf
     error = statistics.stdev(values) / math.sqrt(n) if fitted is None else fitted
+    if not error and n < FEWEST_SEEDS:
+        return math.inf
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
 
 
@@ -203,14 +208,14 @@ def sign_test(held: int, n: int) -> float:
 
 
 def _column(seeds: "pd.DataFrame | None", name: str) -> "pd.Series[float] | None":
-    """A metric of every seed; None if a seed does not have it, an error if the run can never have it."""
+    """A metric of every seed; None if a seed has no finite one, an error if the run can never have it."""
     if seeds is None:
         return None
     if not {name, name.removeprefix("onset/").removeprefix("halfway/")} & set(seeds.columns):
         raise MissingMetric(
             f'a claim expects the metric "{name}", which its run does not have: {nearest(name, seeds.columns)}'
         )
-    return None if name not in seeds.columns or seeds[name].isna().any() else seeds[name]
+    return seeds[name] if name in seeds.columns and seeds[name].map(math.isfinite).all() else None
 
 
 def _slack(expectation: Expectation, difference: float) -> float:

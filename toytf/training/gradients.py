@@ -21,6 +21,7 @@ from toytf.models.transformer import Hook, ToyTransformer
 from toytf.task import Batch, Task
 from toytf.training.config import TrainConfig
 from toytf.training.stacking import MOST
+from toytf.words import listed
 
 Start = tuple[Tensor, Tensor, Tensor]
 """The loss of a chunk, detached; and where its backward begins: a tensor, and the gradient of the loss by it."""
@@ -48,7 +49,7 @@ def accumulate_gradients(
             if compiled is not None:
                 logits = compiled(model, part.tokens, part.last)
             elif config.forward == "right_attention":
-                logits = model(part.tokens, right_attention(task, part), part.last)
+                logits = model(part.tokens, right_attention(model, task, part), part.last)
             elif fast:
                 logits = fast_forward(model, part.tokens, part.last, asked=asked, tables=tables)
             else:
@@ -79,20 +80,30 @@ def accumulate_gradients(
         return total
 
 
-def right_attention(task: Task, batch: Batch) -> Hook:
-    """A hook that lets each query attend evenly to the positions that are right for it, where the task says which."""
-    right_keys = task.annotate(batch).right_keys
-    if not right_keys:
-        raise UserError("train.forward = right_attention: the task does not say where attention should look")
+def right_attention(model: ToyTransformer, task: Task, batch: Batch) -> Hook:
+    """A hook that lets each query attend evenly to the positions that are right for it, where the task says which.
+
+    All heads of a layer look at the same positions.
+    """
+    right_keys = {
+        f"blocks.{layer}.attn.hook_pattern": keys
+        for layer, keys in task.annotate(batch).right_keys.items()
+        if layer < model.config.n_layers
+    }
+    problem = "the task does not say where attention should look" if not right_keys else ""
+    if rivals := task.rivals(batch):
+        problem = f"where to look would tell the answer in a task with {listed([*rivals])}"
+    if problem:
+        raise UserError(f"train.forward = right_attention: {problem}; use fast or plain")
 
     def attend(name: str, value: Tensor) -> Tensor:
-        _, _, layer = name.removesuffix(".attn.hook_pattern").partition("blocks.")
-        if not (layer.isdigit() and int(layer) in right_keys):
+        if name not in right_keys:
             return value
-        right = right_keys[int(layer)].to(value.dtype)[:, None, -value.shape[2] :]
+        asked = min(value.shape[2], right_keys[name].shape[1])  # the task may speak of the last positions only
+        right = right_keys[name][:, None, -asked:].to(value.dtype)
         n = right.sum(-1, keepdim=True)
-        chosen = torch.where(n > 0, right / n.clamp(min=1), value[:, :, -right.shape[2] :])
-        return torch.cat([value[:, :, : -right.shape[2]], chosen], 2)
+        chosen = torch.where(n > 0, right / n.clamp(min=1), value[:, :, -asked:])
+        return torch.cat([value[:, :, :-asked], chosen], 2)
 
     return attend
 

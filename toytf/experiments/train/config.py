@@ -59,8 +59,14 @@ class TrainExperimentConfig(SeededConfig):
                     raise ValueError(f"{where}{error}") from None
         if self.train.compile and self.stack not in ("auto", 1):
             raise ValueError(f"stack = {self.stack} cannot be compiled: leave out stack, or train.compile")
-        if self.train.forward == "right_attention" and (self.stack not in ("auto", 1) or self.train.compile):
-            raise ValueError("train.forward = right_attention goes neither with stack nor with train.compile")
+        if self.train.forward == "right_attention":
+            unfit = {
+                f"stack = {self.stack}": self.stack not in ("auto", 1),
+                "train.compile": self.train.compile,
+                "linear attention": self.model.attention.kind == "linear",
+            }
+            for what in (name for name, there in unfit.items() if there):
+                raise ValueError(f"train.forward = right_attention does not go with {what}: leave out one of them")
         kinds = [probe.kind for probe in self.probes]
         if len(set(kinds)) < len(kinds):
             raise ValueError(f"probes: {max(kinds, key=kinds.count)} is listed twice")

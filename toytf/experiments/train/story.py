@@ -174,8 +174,8 @@ def _order(run: "TrainedRun") -> Iterator[str]:
         if len(never) < len(found):
             others = f"; not in {listed(never, 'or')}" if never else ""
             yield f"{came_there} {in_order(found, every, n_seeds, when)}{others} (evaluated {evaluated}{means})."
-            weighted = _weighted(run, found)
-            if weighted and [set(tie) for tie in _ties(weighted, every)] != [set(tie) for tie in _ties(found, every)]:
+            ties = _ties(weighted := _weighted(run, found), every)
+            if ties and [set(tie) for tie in ties] != [set(tie) for tie in _ties(found, every)]:
                 yield f"With each pair weighted by how often it is needed, {in_order(weighted, every, n_seeds, when)}."
         elif never:
             yield f"{never_came} in {listed(never, 'or')}."
@@ -251,14 +251,14 @@ def _moment(name: str, came: pd.Series, n_seeds: int, metric: str) -> Moment:
 
 
 def _weighted(run: "TrainedRun", found: Sequence[Moment]) -> list[Moment]:
-    """The same onsets with each pair weighted by how often it is needed; none unless all memories have weights."""
+    """The same onsets with each pair weighted by how often it is needed; none unless every memory has one."""
     weighted = []
     for one in found:
         about = run.columns[one.metric]
         name = flat(replace(about, at={**about.at, "weighted": True}))
-        if name not in run.history:
+        if name not in run.history or (came := lasting_onset(run.history, name)).empty:
             return []
-        weighted.append(_moment(one.name, lasting_onset(run.history, name), len(run.seeds), name))
+        weighted.append(_moment(one.name, came, len(run.seeds), name))
     return weighted
 
 
