@@ -143,7 +143,7 @@ mean, t(0.975, n − 1) · sd / √n over n seeds, paired where two metrics are 
 inside. What should hold in every seed is confirmed if it holds in each that is run, five or more (which shows that it
 holds in most seeds, not in all), and refuted if it fails in so many that a fair coin would not (p ≤ 0.05). Shown are in
 how many it holds, and the chance that a fair coin falls on one side so often. *Exact*: nothing is random, and there is
-no doubt. A claim has the verdict of its worst expectation. ± after what is measured is the standard deviation over seeds.
+no doubt. A claim has the verdict of its worst expectation. ± after what is measured is its standard deviation over seeds.
 An expectation that is true by no margin is refuted by chance in one of forty checks, and one that is false by none
 confirmed as often; there are hundreds, and nothing corrects for their number.
 
