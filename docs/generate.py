@@ -134,7 +134,7 @@ INTRODUCTION = """
 A claim is a statement of a paper, or one derived here, as runs and what their metrics should be. There are {counts}.
 The expected numbers come from the paper, a derivation, a separate simulation, or are our choice; the source says which.
 Where something was chosen after looking at other seeds, the note says so. `toytf claims --jobs 2` checks all claims
-again, in about an hour; `toytf claims bigram` checks one area, `toytf claims bigram/ideal` one claim, and `toytf claims
+again, in about an hour and a half; `toytf claims bigram` checks one area, `toytf claims bigram/ideal` one claim, and `toytf claims
 --quick` a smaller version of all.
 
 An expectation of a mean is *confirmed* if the mean holds, within its tolerance, by more than the doubt, *refuted* if it
