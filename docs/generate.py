@@ -72,6 +72,12 @@ class Result:
         return self.claim.kind[0].upper() + self.claim.kind[1:]
 
     @property
+    def _told(self) -> str:
+        """The verdict, and how many expectations do not have it."""
+        n = sum(found["verdict"] == "confirmed" for found in self.findings)
+        return self.verdict + ("" if n == len(self.findings) else f", {n} of {len(self.findings)} expectations hold")
+
+    @property
     def link(self) -> str:
         """To its section."""
         return section_link(self.name)
@@ -91,9 +97,7 @@ class Result:
         ]
         parts = [
             f"### {self.name}",
-            filled(
-                f"**{self.claim.title}: {self.verdict}.** {self.claim.statement} *{self._kind}: {self.claim.source}*"
-            ),
+            filled(f"**{self.claim.title}: {self._told}.** {self.claim.statement} *{self._kind}: {self.claim.source}*"),
             table(("run", "metric", "expected", "measured", "seeds", "verdict"), rows),
             filled(self.claim.note),
             filled("Shares runs with " + ", ".join(map(section_link, self.shares)) + "." if self.shares else ""),
@@ -132,20 +136,23 @@ def expectations(claim: Claim) -> list[tuple[str, str, str, float]]:
 
 INTRODUCTION = """
 A claim is a statement of a paper, or one derived here, as runs and what their metrics should be. There are {counts}.
-The expected numbers come from the paper, a derivation, a separate simulation, or are our choice; the source says which.
-Where something was chosen after looking at other seeds, the note says so. `toytf claims --jobs 2` checks all claims
+The expected numbers come from the paper, a derivation, a separate simulation (a short program that shares no code with
+toytf and is not part of it), runs on other seeds, or are our choice; the source or the note says which. {restated} claims
+were restated after an earlier version had run, some because it failed: their notes say what it asked for. `toytf claims --jobs 2` checks all claims
 again, in about an hour and a half; `toytf claims bigram` checks one area, `toytf claims bigram/ideal` one claim, and `toytf claims
 --quick` a smaller version of all.
 
 An expectation of a mean is *confirmed* if the mean holds, within its tolerance, by more than the doubt, *refuted* if it
 fails by more than tolerance and doubt, and else *not reached*. The doubt is half of the 95 % confidence interval of the
-mean, t(0.975, n − 1) · sd / √n over n seeds, paired where two metrics are compared; for a range, mean ± doubt must lie
-inside. What should hold in every seed is confirmed if it holds in each that is run, five or more (which shows that it
+mean, t(0.975, n − 1) · sd / √n over n seeds. Where two metrics are compared it is that of their difference, seed by
+seed; of a value fitted to all seeds, t times the error of the fit. For a range, mean ± doubt must lie inside. What should hold in every seed is confirmed if it holds in each that is run, five or more (which shows that it
 holds in most seeds, not in all), and refuted if it fails in so many that a fair coin would not (p ≤ 0.05). Shown are in
-how many it holds, and the chance that a fair coin falls on one side so often. *Exact*: nothing is random, and there is
-no doubt. A claim has the verdict of its worst expectation. ± after what is measured is its standard deviation over seeds.
-An expectation that is true by no margin is refuted by chance in one of forty checks, and one that is false by none
-confirmed as often; there are hundreds, and nothing corrects for their number.
+how many it holds, and the chance that a fair coin falls on the same side so often. *Exact*: nothing is random, and there
+is no doubt. A dash: some seed has no such number, as what it counts never came, or not between the sizes that were run.
+A claim has the verdict of its worst expectation, so *not reached* says that one of them was neither confirmed nor
+refuted. ± after what is measured is its standard deviation over seeds, or the error of a fit. If the true mean lies
+exactly on the bound, chance alone gives *refuted* in one of forty checks and *confirmed* in another; there are hundreds
+of expectations, and nothing corrects for their number.
 
 *Published*: the statement is a paper's; the source says whether the numbers that decide are, too. *Derived here*: a
 statement or comparison of ours. *Check of the code*: an identity, or fixed examples that a separate simulation also
@@ -164,7 +171,7 @@ def results_page() -> str:
     failed = sorted(
         (result for result in found if result.verdict != "confirmed"), key=lambda result: VERDICTS.index(result.verdict)
     )
-    introduction = INTRODUCTION.format(counts=_counted(found), minutes=sum(result.claim.minutes for result in found))
+    introduction = INTRODUCTION.format(counts=_counted(found), restated=sum("version" in result.claim.note for result in found))
     parts = [
         "# Results",
         "<!-- Written by `make docs` from docs/claims.json and configs/claims. Change those. -->",
@@ -232,9 +239,11 @@ def _measured(found: Mapping[str, Any]) -> str:
 
 
 def _shown(value: float | None, metric: str) -> str:
-    """A value as tables show it; steps and samples are whole numbers."""
+    """A value as tables show it, small ones with two digits; steps and samples are whole numbers."""
     counts = {one.group.name for one in declared() if one.group.format == "whole"}
-    return number(value) if value is None or metric.partition("/")[0] not in counts else whole(value)
+    if value is not None and metric.partition("/")[0] in counts:
+        return whole(value)
+    return f"{value:.2g}" if value is not None and 0 < abs(value) < 0.01 else number(value)
 
 
 # Metrics
