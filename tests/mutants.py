@@ -122,9 +122,8 @@ def tests_of(path: Path) -> list[str]:
     return sorted(ranks, key=lambda file: ranks[file]) or [str(room.relative_to(ROOT))]
 
 
-def copied() -> Path:
-    """A new folder with all that git knows, as it is now."""
-    target = Path(tempfile.mkdtemp(prefix="mutants-"))
+def copied(target: Path) -> Path:
+    """All that git knows, as it is now."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, listed.decode().split("\0")):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +134,7 @@ def copied() -> Path:
 def failing(tests: list[str], folder: Path, seconds: float | None = MOST_SECONDS) -> list[str]:
     """The tests that fail in a copy of the tree, up to the first; if they do not end, or end pytest, how."""
     options = ["-x", "--tb=no", "-rfE", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": str(folder)}
     try:
         command = [sys.executable, "-m", "pytest", *options, *tests]
         ended = subprocess.run(
@@ -145,6 +144,36 @@ def failing(tests: list[str], folder: Path, seconds: float | None = MOST_SECONDS
         return ["no end"]
     found = re.findall(r"^(?:FAILED|ERROR) (tests/\S+(?:\[.*?\])?)(?: - .*)?$", ended.stdout, re.MULTILINE)
     return found or ([] if ended.returncode in (0, 5) else [f"exit code {ended.returncode}"])
+
+
+def met(drawn: list[Mutant], copies: list[Path]) -> list[str | None]:
+    """Of every mutant the test that notices it, if one does; the copies of the tree are used at once."""
+    folders: SimpleQueue[Path] = SimpleQueue()
+    for copy in copies:
+        folders.put(copy)
+    stamps = itertools.count(10**9)
+
+    def meet(mutant: Mutant) -> str | None:
+        folder, source = folders.get(), (ROOT / mutant.path).read_bytes()
+
+        def write(text: bytes) -> None:
+            (folder / mutant.path).write_bytes(text)
+            os.utime(folder / mutant.path, (next(stamps),) * 2)  # or what was compiled before would be taken for it
+
+        tests = tests_of(ROOT / mutant.path)
+        write(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
+        failed = failing(tests, folder)
+        write(source)
+        folders.put(folder)
+        print(mutant, f"noticed by {failed[0]}" if failed else f"SURVIVED {len(tests)} files of tests", flush=True)
+        return failed[0] if failed else None
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        noticed_by = list(pool.map(meet, drawn))
+    wrong = failing(sorted({test for test in noticed_by if test and test.startswith("tests/")}), copies[0], None)
+    if wrong:
+        raise SystemExit(f"{wrong[0]} fails without a mutant, too: these counts mean nothing")
+    return noticed_by
 
 
 def main() -> None:
@@ -160,35 +189,8 @@ def main() -> None:
         files = (path for path in sorted((ROOT / room).rglob("*.py")) if not path.name.endswith(WORDS_ONLY))
         possible = [mutant for path in files for mutant in mutants(path)]
         drawn += draw.sample(possible, len(range(i, chosen.mutants, len(FOLDERS))))
-    folders: SimpleQueue[Path] = SimpleQueue()
-    for _ in range(chosen.jobs):
-        folders.put(copied())
-    stamps = itertools.count(10**9)
-
-    def meet(mutant: Mutant) -> str | None:
-        """The test that notices it, if one does."""
-        folder, source = folders.get(), (ROOT / mutant.path).read_bytes()
-
-        def write(text: bytes) -> None:
-            (folder / mutant.path).write_bytes(text)
-            os.utime(folder / mutant.path, (next(stamps),) * 2)  # or what was compiled before would be taken for it
-
-        tests = tests_of(ROOT / mutant.path)
-        write(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
-        failed = failing(tests, folder)
-        write(source)
-        folders.put(folder)
-        print(mutant, f"noticed by {failed[0]}" if failed else f"SURVIVED {len(tests)} files of tests", flush=True)
-        return failed[0] if failed else None
-
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        noticed_by = list(pool.map(meet, drawn))
-    folder = folders.get()
-    wrong = failing(sorted({test for test in noticed_by if test and test.startswith("tests/")}), folder, None)
-    for done in (folder, *(folders.get() for _ in range(chosen.jobs - 1))):
-        shutil.rmtree(done)
-    if wrong:
-        raise SystemExit(f"{wrong[0]} fails without a mutant, too: these counts mean nothing")
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        noticed_by = met(drawn, [copied(Path(place, str(i))) for i in range(chosen.jobs)])
     for room in (*FOLDERS, ""):
         own = [test for mutant, test in zip(drawn, noticed_by, strict=True) if mutant.path.startswith(room)]
         print(f"{room or 'all'}: {len(own) - own.count(None)} of {len(own)} noticed")

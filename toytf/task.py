@@ -139,7 +139,10 @@ class Annotation:
     parts: Mapping[str, Bool[Tensor, "batch position"]]
     """The positions of each part, by what it is in a phrase; of a position with several parts, the first counts."""
     right_keys: Mapping[int, Bool[Tensor, "batch query position"]] = field(default_factory=dict)
-    """By layer, from 0: where a query should attend, of all positions or of the last ones; nowhere if that is open."""
+    """By layer, from 0: where a query should attend, of all positions or of the last ones; nowhere if that is open.
+
+    `train.forward=right_attention` trains with it: then it must not depend on what is to be predicted, unless a context
+    determines that."""
 
 
 @dataclass(frozen=True, eq=False)

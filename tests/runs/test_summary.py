@@ -111,10 +111,22 @@ def test_there_is_no_halfway_without_an_ideal_or_a_step() -> None:
     assert not any("halfway" in name for name in by_seed(history({LOSS: 0.0}, {LOSS: [4.0]})).columns)
 
 
-def test_the_onset_is_the_first_evaluation_above_chance_by_a_tenth() -> None:
-    table = history({}, {"recall/W_OV2": [0.1, 0.2, 0.21, 0.9]})
-    table["chance/recall/W_OV2"] = 0.1
-    assert by_seed(table)["onset/recall/W_OV2"].tolist() == [20]
+@pytest.mark.parametrize(
+    ("recalls", "step"),
+    [
+        ([0.2, 0.3, 0.31, 0.9], 20),  # chance + 0.1 is not more than that
+        ([0.4, 0.0, 0.4, 0.4], 20),  # two of five pairs by luck at step 0 are not learned
+        ([0.4, 0.4, 0.4, 0.4], 10),
+        ([0.0, 0.4, 0.0, 0.4], 30),
+        ([0.0, 0.4, math.nan, 0.4], 10),
+        ([0.0, 0.4, 0.4, 0.3], math.nan),
+        ([0.4, math.nan, math.nan, math.nan], math.nan),
+    ],
+)
+def test_the_onset_is_from_when_on_recall_stays_above_chance_by_a_tenth(recalls: list[float], step: float) -> None:
+    table = history({}, {"recall/W_OV2": recalls})
+    table["chance/recall/W_OV2"] = 0.2
+    assert by_seed(table)["onset/recall/W_OV2"].tolist() == pytest.approx([step], nan_ok=True)
 
 
 def test_what_was_measured_at_the_end_alone_is_in_the_summary() -> None:

@@ -66,7 +66,7 @@ class Quick(Config):
 
 
 class Claim(Config):
-    """A sentence of the literature that can be checked."""
+    """A statement, of a paper or derived here, that can be checked."""
 
     title: str
     kind: Kind
@@ -76,7 +76,7 @@ class Claim(Config):
     note: str = ""
     """What a reader of the verdict should know."""
     minutes: PositiveFloat
-    """Expected time on two cores."""
+    """Expected time on one core."""
     quick: Quick = Quick()
     seeds: Seeds | None = None
     """Those of every run that names none itself; default: the seeds of its base."""

@@ -40,6 +40,7 @@ class Finding:
     seeds: str = ""
     """0..7 for those in a row, else one by one."""
     standard_error: float | None = None
+    """Of what is measured; where another metric is compared, `doubt` is of their difference."""
     doubt: float | None = None
     """Of a mean: it has to hold or to fail by more than that (`doubt_of`); 0 where nothing is random."""
     held: int | None = None
@@ -152,14 +153,14 @@ def compare(
         asked = [] if seeds is None else [*map(int, seeds.index)]
         return Finding(
             expectation.run, expectation.metric, expected, predicted, None, None, expectation.tolerance, "not reached",
-            len(asked), in_short(asked) if asked else "",
+            n=len(asked), seeds=in_short(asked) if asked else "",
         )  # fmt: skip
     right = right * expectation.factor
     n, of_fit = len(left), f"{expectation.metric}/error"
-    spread = float(left.std(ddof=1)) if n > 1 else None
     # A fit to all seeds together is the same in each: it has no spread over seeds, and its error takes that place.
     fitted = float(seeds[of_fit].iloc[0]) if of_fit in seeds.columns and n > 1 and left.nunique() == 1 else None
-    spread = spread if fitted is None else fitted
+    spread = fitted if fitted is not None else float(left.std(ddof=1)) if n > 1 else None
+    error = fitted if fitted is not None or spread is None else spread / math.sqrt(n)
     differences = left - right  # seeds are paired
     doubt = held = p = None
     verdict: Verdict = "not reached"
@@ -180,8 +181,8 @@ def compare(
     return Finding(
         expectation.run, expectation.metric, expected,
         float(right.mean()) if isinstance(value, str) else value, float(left.mean()), spread, expectation.tolerance,
-        verdict, n, in_short([*map(int, left.index)]), spread if spread is None or fitted else spread / math.sqrt(n),
-        doubt if doubt is not None and math.isfinite(doubt) else None, held, p,
+        verdict, n=n, seeds=in_short([*map(int, left.index)]), standard_error=error,
+        doubt=doubt if doubt is not None and math.isfinite(doubt) else None, held=held, p=p,
     )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ ONSET_ABOVE_CHANCE = 0.1
 HALFWAY = 0.5
 
 ONSET = Group(
-    "onset", "Step of onset", "Step of the first evaluation at which this recall is more than 0.1 above chance; the "
-    "smaller, the earlier it is learned.", format="whole", headline=(),
+    "onset", "Step of onset", "Step from which on this recall stays more than 0.1 above chance; the smaller, the "
+    "earlier it is learned.", format="whole", headline=(),
 )  # fmt: skip
 HALFWAY_STEP = Group(
     "halfway", "Step halfway to the ideal", "Step of the first evaluation at which this metric is halfway from its "
@@ -47,9 +47,9 @@ def described(summary: Mapping[str, float], columns: Mapping[str, Quantity]) -> 
 def by_seed(history: "pd.DataFrame", columns: Mapping[str, Quantity]) -> "pd.DataFrame":
     """One row per seed: every metric's last value, `onset/<metric>` and `halfway/<metric>` of groups that are timed.
 
-    The onset is the first evaluation at which a metric exceeds chance by 0.1; halfway is the first at which an accuracy
-    or loss has gone half its way from the first evaluation to the ideal. A seed in which that never happens has none,
-    and a run of no steps has neither.
+    The onset is the step from which on a metric stays 0.1 above chance (`_onset`); halfway is the first evaluation at
+    which an accuracy or loss has gone half its way from the first one to the ideal. A seed in which that never happens
+    has none, and a run of no steps has neither.
     """
     import pandas as pd
 
@@ -60,15 +60,27 @@ def by_seed(history: "pd.DataFrame", columns: Mapping[str, Quantity]) -> "pd.Dat
         level = reference_name("chance" if quantity.group.name == ONSET.name else "ideal", name)
         if name not in last.columns or level not in last.columns:
             continue
-        goal = history["seed"].map(last[level])
         if quantity.group.name == ONSET.name:
-            there = history[name] > goal + ONSET_ABOVE_CHANCE
-        else:
-            start = history["seed"].map(seeds[name].first())
-            worse = start > goal if columns[name].at.get("quantity") == "loss" else start < goal
-            there = ((history[name] - start) / (goal - start) >= HALFWAY) & worse
+            steps[moment] = _onset(history, name, last[level])
+            continue
+        goal = history["seed"].map(last[level])
+        start = history["seed"].map(seeds[name].first())
+        worse = start > goal if columns[name].at.get("quantity") == "loss" else start < goal
+        there = ((history[name] - start) / (goal - start) >= HALFWAY) & worse
         steps[moment] = history[there].groupby("seed")["step"].min()
     return pd.concat([last, pd.DataFrame(steps, index=last.index)], axis=1)
+
+
+def _onset(history: "pd.DataFrame", metric: str, chance: "pd.Series") -> "pd.Series":
+    """The first evaluation from which a metric stays more than 0.1 above chance to the end, of seeds with such a one.
+
+    That before the first step does not count: a matrix of few pairs recalls some by luck before it has learned any.
+    """
+    seen = history[history["step"] > 0].dropna(subset=metric)
+    is_below = seen[metric] <= seen["seed"].map(chance) + ONSET_ABOVE_CHANCE
+    last_below = seen[is_below].groupby("seed")["step"].max()
+    stays = seen["step"] > seen["seed"].map(last_below).fillna(0)
+    return seen[stays].groupby("seed")["step"].min()
 
 
 def summarise(history: "pd.DataFrame", columns: Mapping[str, Quantity]) -> dict[str, float]:

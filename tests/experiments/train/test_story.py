@@ -1,7 +1,6 @@
 """The end of a training: solved or not by a stated rule, and in which order memories came."""
 
 import json
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from toytf.experiments.train.story import (
     UNTRAINED,
     Moment,
     in_order,
-    lasting_onset,
     learned,
     reached,
     still_rising,
@@ -174,22 +172,6 @@ def test_what_came_only_in_some_seeds_is_named_after_the_order() -> None:
         "in this order: W_OV2 from step 10 on, W_KQ2 from step 20 on; "
         "only in some seeds: W_KQ1 from step 5 on (in 3 of 5)"
     )
-
-
-@pytest.mark.parametrize(
-    ("recalls", "step"),
-    [
-        ([0.4, 0.0, 0.4, 0.4], 20),  # two of five pairs by luck at step 0 are not learned
-        ([0.4, 0.4, 0.4, 0.4], 10),
-        ([0.0, 0.4, 0.0, 0.4], 30),
-        ([0.0, 0.4, math.nan, 0.4], 10),
-        ([0.0, 0.4, 0.4, 0.3], None),  # chance + 0.1 is not more than that
-        ([0.4, math.nan, math.nan, math.nan], None),
-    ],
-)
-def test_a_memory_is_learned_from_when_its_recall_stays_above_chance(recalls: list[float], step: int | None) -> None:
-    history = pd.DataFrame({"seed": 3, "step": [0, 10, 20, 30], "recall/W_KQ2": recalls, "chance/recall/W_KQ2": 0.2})
-    assert lasting_onset(history, "recall/W_KQ2").to_dict() == ({} if step is None else {3: step})
 
 
 def test_the_end_of_a_training_says_how_far_it_came(tmp_path: Path) -> None:

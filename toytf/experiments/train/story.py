@@ -221,7 +221,7 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
 
     Not of a memory that a guess recalls, such as one with a single pair.
     """
-    seeds, columns, summary, history, solution = run.seeds, run.columns, run.summary, run.history, run.task.solution
+    columns, summary, solution = run.columns, run.summary, run.task.solution
     own = {
         name: about for name, about in columns.items()
         if about.group.timed == timed and not about.on and not about.is_variant and headline_of(about) is not None
@@ -231,23 +231,18 @@ def _moments(run: "TrainedRun", timed: str) -> list[Moment]:
         own = {name: about for name, about in own.items() if len(about.at) == fewest}
         if any(about.label in solution for about in own.values()):
             own = {name: about for name, about in own.items() if about.label in solution}
-    steps: Mapping[str, str] = {name: moment for moment, (name, _) in moments(columns).items()}
     found = []
     for name, about in own.items():
-        chance = reference_name("chance", name)
-        if timed == "onset" and summary.get(chance, 0.0) + ONSET_ABOVE_CHANCE >= 1:
+        if timed == "onset" and summary.get(reference_name("chance", name), 0.0) + ONSET_ABOVE_CHANCE >= 1:
             continue
-        came = pd.Series(dtype=float)
-        if timed == "onset" and {name, chance} <= {*history.columns}:
-            came = lasting_onset(history, name)
-        elif timed == "halfway" and steps[name] in seeds:
-            came = seeds[steps[name]].dropna()
-        found.append(_moment(about.label, came, len(seeds), name))
+        found.append(_moment(run, about.label, name))
     return found
 
 
-def _moment(name: str, came: pd.Series, n_seeds: int, metric: str) -> Moment:
-    return Moment(name, float(came.mean()) if len(came) else None, n_seeds - len(came), metric)
+def _moment(run: "TrainedRun", name: str, metric: str) -> Moment:
+    steps = {about: moment for moment, (about, _) in moments(run.columns).items()}
+    came = run.seeds[steps[metric]].dropna() if steps.get(metric) in run.seeds else pd.Series(dtype=float)
+    return Moment(name, float(came.mean()) if len(came) else None, len(run.seeds) - len(came), metric)
 
 
 def _weighted(run: "TrainedRun", found: Sequence[Moment]) -> list[Moment]:
@@ -255,11 +250,8 @@ def _weighted(run: "TrainedRun", found: Sequence[Moment]) -> list[Moment]:
     weighted = []
     for one in found:
         about = run.columns[one.metric]
-        name = flat(replace(about, at={**about.at, "weighted": True}))
-        if name not in run.history or (came := lasting_onset(run.history, name)).empty:
-            return []
-        weighted.append(_moment(one.name, came, len(run.seeds), name))
-    return weighted
+        weighted.append(_moment(run, one.name, flat(replace(about, at={**about.at, "weighted": True}))))
+    return [] if any(one.step is None for one in weighted) else weighted
 
 
 def weakest(run: "TrainedRun") -> Iterator[str]:
@@ -281,16 +273,3 @@ def lasting_onsets(run: "TrainedRun") -> dict[str, float]:
     if run.history.empty:
         return {}
     return {moment.metric: moment.step for moment in _moments(run, "onset") if moment.step is not None}
-
-
-def lasting_onset(history: pd.DataFrame, metric: str) -> pd.Series:
-    """The step from which a metric stays more than 0.1 above chance to the end, by seed; only of seeds with such a one.
-
-    The first evaluation does not count: a matrix of few pairs recalls some by luck before it has learned any.
-    """
-    chance = history.groupby("seed")[reference_name("chance", metric)].last()
-    seen = history[history["step"] > 0].dropna(subset=metric)
-    is_below = seen[metric] <= seen["seed"].map(chance) + ONSET_ABOVE_CHANCE
-    last_below = seen[is_below].groupby("seed")["step"].max()
-    stays = seen["step"] > seen["seed"].map(last_below).fillna(0)
-    return seen[stays].groupby("seed")["step"].min()
