@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from toytf.memory.schemes import Scheme, TopScheme, scheme_name, strengths
+from toytf.memory.schemes import Scheme, TopScheme, scheme_name, scheme_phrase, strengths
 
 COUNTS = torch.tensor([5.0, 0.0, 2.0, 2.0, 1.0], dtype=torch.float64)
 
@@ -54,6 +54,13 @@ def test_names_tell_schemes_apart() -> None:
     given.append({"kind": "top", "squared": True})
     names = [scheme_name(made(one)) for one in given]
     assert names == ["counts", "seen", "power_best", "top0.125d", "at_least3", "power0.5", "top2d", "top0.125d2"]
+
+
+@pytest.mark.parametrize(
+    ("share", "size"), [(0.125, "d/8"), (0.0834, "d/12"), (0.3, "0.3 d"), (1, "1 d"), (2, "2 d"), (0.7, "0.7 d")]
+)
+def test_a_share_of_the_dimension_is_a_fraction_if_it_is_one(share: float, size: str) -> None:
+    assert scheme_phrase(made({"kind": "top", "share": share})) == f"only the {size} most frequent"
 
 
 def test_the_power_one_has_a_name_of_its_own() -> None:

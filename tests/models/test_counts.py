@@ -174,6 +174,14 @@ def test_tokens_far_below_others_are_weighed_as_among_themselves(gap: float, dty
     assert all(g.isfinite().all() for g in gradients(model, count_forward(model, tokens)).values())
 
 
+def test_one_head_of_several_with_tokens_far_apart_is_enough_for_care():
+    model = build({"embedding": "one_hot", "attention": {"kq": "joint", "scale": 1, "n_heads": 2}}, torch.float32)
+    model.attention(0).W_K.data[0] = 0
+    model.attention(0).W_K.data[1] = far_apart(1000.0, torch.float32).attention(0).W_K.data[0]
+    tokens = torch.tensor([[5, 6, 6, 6], [5, 5, 6, 6], [0, 5, 1, 6]])
+    assert_same_function(model, tokens, 1e-5 + 1000 * 2**-24)
+
+
 @pytest.mark.parametrize("lead", [5.0, 10.0, 15.0])
 def test_gradients_of_a_head_that_always_attends_to_the_same_token_are_not_lost(lead: float):
     """Its gradients are e^−lead of the others', down to 3e-7: as small as the rounding of a sum over the batch."""

@@ -34,6 +34,10 @@ def test_one_sequence_and_lists_of_ids_are_tokens_too(lens: HookedToyTransformer
     assert cache["resid_pre", 0].shape == (T, D)
 
 
+def test_the_config_names_the_width_of_a_head():
+    assert HookedToyTransformer(build({"attention": {"n_heads": 2, "d_head": 3}})).cfg.d_head == 3
+
+
 @pytest.mark.parametrize("text", ["e", ["e", "t"]])
 def test_text_is_refused_for_want_of_a_tokenizer(text: Any):
     with pytest.raises(UserError, match="no tokenizer: give token ids"):

@@ -143,6 +143,10 @@ def test_early_positions_gain_most_from_focused_attention() -> None:
 # --- rates, ceiling, domain
 
 
+def test_two_tokens_are_enough() -> None:
+    assert theory.output_rate(2, 8, 3) == 3 * 2 * 8
+
+
 @given(lengths, st.floats(0.1, 5), st.floats(0.1, 5))
 def test_a_rate_times_its_signal_is_the_gain(seq_len: int, beta_1: float, beta_2: float) -> None:
     N = 10**6

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,15 @@ def test_hidden_units_hold_two_bits_per_weight():
 def test_a_selector_separates_two_vectors_per_dimension(d: int):
     """Cover: 2d in all, if as many are to be above as below."""
     assert selector_capacity(d, d) == pytest.approx(d)
+
+
+@pytest.mark.parametrize(("d", "n_others"), [(16, 24), (32, 8), (32, 60)])
+def test_at_its_capacity_a_selector_costs_all_dimensions(d: int, n_others: int):
+    """min_t ∫Dz [p (z + t)₊² + n (z − t)₊²] = d, by a sum over z."""
+    p, z = selector_capacity(d, n_others), np.linspace(-9, 9, 20_001)
+    Dz = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    right, others = (np.maximum(z + sign * np.linspace(-3, 3, 601)[:, None], 0) ** 2 @ Dz for sign in (1, -1))
+    assert min(p * right + n_others * others) == pytest.approx(d, rel=1e-4)
 
 
 def test_a_selector_of_few_holds_more_in_all_than_cover():

@@ -61,7 +61,7 @@ def test_one_value_has_no_rival():
     alone = statistical_dimension(1, 0.5)
     assert (alone.value, alone.error, alone.active) == (0, 0, 0)
     assert (alone.threshold, alone.threshold_spread) == (-0.5, 1)
-    assert dimension_bound(1)[0] == dimension_curve(1) == 0
+    assert (*dimension_bound(1), dimension_curve(1)) == (0, -math.inf, 0)
 
 
 @pytest.mark.parametrize("p", [64, 256, 1024, 16384])
