@@ -84,7 +84,7 @@ def test_a_mistake_in_a_config_ends_with_2_and_one_line(name: str, command: "Com
         (["inspect", "a_file"], ["a_file: not a run directory"]),
         (["probe", "nowhere"], ["nowhere: not a run directory"]),
         (["claims", "nowhere.yaml"], ["nowhere.yaml"]),
-        (["claims", QUICKSTART], [str(QUICKSTART), "unknown key", "accepted: expect, minutes"]),
+        (["claims", QUICKSTART], [str(QUICKSTART), "unknown key", "accepted: expect, kind, minutes"]),
         (["bench", "dat"], ['"dat"', 'did you mean "data"?']),
         (["list", "task"], ['"task"', 'did you mean "tasks"?']),
         (["list", "tasks", "--schema"], ["toytf list configs --schema"]),
