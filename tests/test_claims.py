@@ -173,6 +173,13 @@ def test_a_metric_is_compared_with_a_multiple_of_another(factor: float, verdict:
     assert finding.expected == f"< {factor:g} × b"
 
 
+def test_a_metric_that_lacks_a_seed_is_not_reached_whatever_it_is_compared_with() -> None:
+    seeds = pd.DataFrame({"onset/a": [10.0, NAN, 10.0], "onset/b": [20.0, 20.0, 20.0]})
+    for one, other in (("a", "b"), ("b", "a")):
+        expectation = Expectation(run="r", metric=f"onset/{one}", comparison="<", value=f"onset/{other}")
+        assert compare(expectation, seeds).verdict == "not reached"
+
+
 def test_a_misspelt_onset_is_a_mistake() -> None:
     expectation = Expectation(run="r", metric="onset/recall/W_KQ9", comparison="<", value=100)
     with pytest.raises(UserError, match=r"W_KQ9.*did you mean"):

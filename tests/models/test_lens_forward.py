@@ -117,7 +117,13 @@ def test_an_argument_that_toys_lack_is_refused_by_name(name: str):
 
 @pytest.mark.parametrize(
     ("stop", "last"),
-    [(0, None), (1, "blocks.0.hook_resid_post"), (-1, "blocks.0.hook_resid_post"), (2, "blocks.1.hook_resid_post")],
+    [
+        (0, None),
+        (-2, None),
+        (1, "blocks.0.hook_resid_post"),
+        (-1, "blocks.0.hook_resid_post"),
+        (2, "blocks.1.hook_resid_post"),
+    ],
 )
 def test_a_forward_can_stop_before_a_layer(lens: HookedToyTransformer, stop: int, last: str | None):
     _, whole = lens.run_with_cache(some_tokens())

@@ -121,6 +121,20 @@ def test_attention_alone_is_a_sum_of_subject_and_relation() -> None:
         assert found["accuracy"] == found["table_accuracy"] == 1
 
 
+def test_what_a_guess_gets_stands_beside_each_measure() -> None:
+    """16 subjects, 16 relations, 128 answers, and 32 positions of which 29 are noise."""
+    guesses = {
+        "additivity": {"subject": 15 / 255, "relation": 15 / 255, "interaction": 225 / 255, "accuracy": 1 / 128},
+        "fact_storage": {"without_feed_forward": 1 / 128, "feed_forward": 1 / 128},
+        "ownership": {"subject_mass": 1 / 32, "noise_mass": 29 / 32, "end_mass": 1 / 32},
+        "value_alignment": {"subjects": 0.0, "owned": 0.0, "owned/head0": 0.0},
+    }
+    for kind, known in guesses.items():
+        found = probed(kind, "mlp").references
+        assert {name: found[f"{kind}/{name}"].chance for name in known} == pytest.approx(known)
+    assert probed("ownership", "mlp").references["ownership/noise_mass"].ideal == 0
+
+
 def test_a_feed_forward_part_stores_pairs_that_no_sum_has() -> None:
     """Derived and measured over seeds: an interaction of .66 to .70, of which the sum knows .42 to .44 of the facts."""
     found = values("additivity", "mlp")
