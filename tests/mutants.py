@@ -2,7 +2,7 @@
 
 Random mutants of memory, theory, models, probes and claims, as many of each folder: another operator, comparison or
 number, a transposition less, min for max. Each meets the tests that name its module, in a copy of the tree. A mutant
-that no test notices is a hole in the tests, or in code that does not matter. A hundred take half an hour.
+that no test notices is a hole in the tests, or in code that does not matter. A hundred take ten minutes.
 """
 
 import argparse
